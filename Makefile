@@ -338,7 +338,7 @@ test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/te
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
 tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_rotation \
                    tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda tests/unit/model/test_cuda_rotation \
-                   tests/unit/zero/test_newton_schulz tests/mpi/test_zero_comm_device
+                   tests/unit/model/test_weights tests/unit/zero/test_newton_schulz tests/mpi/test_zero_comm_device
 # This test compares hundreds of millions of numbers, so it uses OpenMP.
 $(OBJECTS)/tests/ops/test_kernels_training_sizes.o: CFLAGS += -fopenmp
 # TESTS="unit ops": only the tests in these folders of tests/.

@@ -229,15 +229,15 @@ struct windows {
     struct session *session;
     struct gpt *gpt;
     int B, T;
-    int32_t *read;             // (B * T + 1) of a shard
-    int32_t *tokens, *targets; // (B, T)
-    float *losses;             // (B, T)
+    int32_t *read;                      // (B * T + 1) of a shard
+    int32_t *tokens, *targets, *starts; // (B, T)
+    float *losses;                      // (B, T)
     struct text_loss *totals;
 };
 
 // Bytes of host memory that eval_data_run allocates.
 static size_t eval_data_bytes(int B, int T) {
-    return (size_t)B * (size_t)T * (3 * sizeof(int32_t) + sizeof(float));
+    return (size_t)B * (size_t)T * (4 * sizeof(int32_t) + sizeof(float));
 }
 
 // Reads the next n + 1 tokens. The part of the batch past the end of the file is padded and not counted.
@@ -258,6 +258,9 @@ static enum status read_window(struct windows *windows, struct eval_file *file, 
     }
     for (size_t i = n; i < window; i++)
         windows->tokens[i] = windows->targets[i] = 0;
+    for (size_t row = 0; row < window; row += (size_t)windows->T)
+        token_batch_find_starts(windows->tokens + row, windows->T, windows->session->document_start,
+                                windows->starts + row);
     return STATUS_OK;
 }
 
@@ -267,11 +270,12 @@ static enum status evaluate_file(struct windows *windows, struct eval_file *file
     struct session *session = windows->session;
     for (size_t start = 0; start + 1 < file->n_tokens; start += window) {
         const size_t left = file->n_tokens - 1 - start, n = left < window ? left : window;
+        const struct token_batch batch = {
+            .tokens = windows->tokens, .targets = windows->targets, .starts = windows->starts};
         double sum;
         eval_progress(file->path, start, file->n_tokens, "tokens");
         TRY(read_window(windows, file, start, n));
-        TRY(gpt_evaluate(windows->gpt, &session->stream, &session->hooks, windows->tokens, windows->targets,
-                         &sum, windows->losses));
+        TRY(gpt_evaluate(windows->gpt, &session->stream, &session->hooks, &batch, &sum, windows->losses));
         for (size_t i = 0; i < n; i++)
             windows->totals->nats += (double)windows->losses[i];
         text_loss_count(windows->totals, session->tokenizer, windows->tokens[0], windows->targets, n);
@@ -292,6 +296,7 @@ static enum status eval_data_run(struct eval_data *data, struct session *session
                               .read = allocate(n + 1, sizeof *windows.read),
                               .tokens = allocate(n, sizeof *windows.tokens),
                               .targets = allocate(n, sizeof *windows.targets),
+                              .starts = allocate(n, sizeof *windows.starts),
                               .losses = allocate(n, sizeof *windows.losses),
                               .totals = totals};
     enum status status = STATUS_OK;
@@ -301,6 +306,7 @@ static enum status eval_data_run(struct eval_data *data, struct session *session
     free(windows.read);
     free(windows.tokens);
     free(windows.targets);
+    free(windows.starts);
     free(windows.losses);
     return status;
 }
@@ -392,8 +398,6 @@ static enum status load(struct model *model) {
                                         .mask_documents = session->masks_documents,
                                         .scoring = model->tasks.n > 0};
     TRY(gpt_new(&session->params, &options, session->device, &session->memory.table, &model->gpt));
-    if (session->masks_documents)
-        TRY(session_mask_documents(session, model->gpt));
     TRY(check_memory(model));
     TRY(session_load(session));
     return gpt_bind(model->gpt, &session->memory.table, &session->stream);
@@ -427,7 +431,7 @@ static enum status run_tasks(struct model *model, struct eval_result *result) {
     result->tasks = allocate((size_t)tasks->n, sizeof *result->tasks);
     result->task_names = allocate((size_t)tasks->n, sizeof *result->task_names);
     enum status status = STATUS_OK;
-    task_scorer_init(&scorer, model->B, model->T);
+    task_scorer_init(&scorer, model->B, model->T, model->session.document_start);
     scorer.gpt = model->gpt;
     scorer.stream = &model->session.stream;
     scorer.hooks = &model->session.hooks;

@@ -274,7 +274,7 @@ void sources_free(struct sources *sources) {
     *sources = (struct sources){0};
 }
 
-struct batch {
+struct prefetch {
     int64_t step;
     uint64_t begin; // the step's first row in the order
     int first_row;
@@ -284,19 +284,22 @@ struct batch {
     const struct shard *bad_shard;
     size_t bad_token;
     uint32_t bad_value;
-    int32_t *tokens, *targets; // (B, T)
+    int32_t *tokens, *targets, *starts; // (B, T)
+    float *weights;                     // (B, T)
+    bool is_weighted;                   // weights may differ from 1
 };
 
 struct loader {
     struct loader_options options;
     struct sources sources;
     struct mixture mixture;
-    int64_t first_step; // of the order of sequences
-    int spread_source;  // loader_spread; -1: rows have the sources of the mixture
-    size_t n_spread;    // 0: all sequences
-    int32_t *row;       // (T + 1) tokens of a sequence, as read
+    int64_t first_step;     // of the order of sequences
+    int spread_source;      // loader_spread; -1: rows have the sources of the mixture
+    size_t n_spread;        // sequences of spread_source; 0 without
+    int32_t *row;           // (T + 1) tokens of a sequence, as read
+    int32_t document_start; // -1: every sequence is one document
 
-    struct batch batches[2];
+    struct prefetch batches[2];
     int current; // index of the batch that the caller uses
     pthread_t thread;
     pthread_mutex_t lock;
@@ -354,7 +357,7 @@ static struct shard *locate_row(struct loader *loader, uint64_t row, size_t *sta
     return locate_in_source(loader, source, index, start);
 }
 
-static void take_row(struct loader *loader, const struct shard *shard, size_t start, struct batch *batch,
+static void take_row(struct loader *loader, const struct shard *shard, size_t start, struct prefetch *batch,
                      int b) {
     size_t T = (size_t)loader->options.seq_len;
     const int32_t *row = loader->row;
@@ -366,6 +369,7 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
         targets[i] = row[i + 1];
         worst = (uint32_t)targets[i] > worst ? (uint32_t)targets[i] : worst;
     }
+    token_batch_find_starts(tokens, (int)T, loader->document_start, batch->starts + (size_t)b * T);
     if (worst < vocab_size)
         return;
     size_t bad = 0;
@@ -374,6 +378,22 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
     batch->bad_shard = shard;
     batch->bad_token = shard->first_token + start + bad;
     batch->bad_value = (uint32_t)row[bad];
+}
+
+// Whether a row, counted from the start of the run, is beyond the sequences of loader_spread.
+static bool is_padding(const struct loader *loader, uint64_t row) {
+    return loader->n_spread > 0 && row >= loader->n_spread;
+}
+
+// Computes the weights of the targets of a row, whose tokens are in loader->row.
+static void weigh_row(const struct loader *loader, uint64_t row, float *weights) {
+    const bool padding = is_padding(loader, row);
+    const int T = loader->options.seq_len;
+    if (loader->options.weigh && !padding)
+        loader->options.weigh(loader->row, T, weights);
+    else
+        for (int t = 0; t < T; t++)
+            weights[t] = padding ? 0 : 1;
 }
 
 // Rows of the order before a step.
@@ -387,23 +407,27 @@ static uint64_t rows_before(const struct loader *loader, int64_t step) {
 
 // ahead: prefetching. A failure is then not recorded, because the batch may never be requested. The batch
 // stays unfilled, and a request for it reads again.
-static enum status fill_batch(struct loader *loader, struct batch *batch, bool ahead) {
-    size_t n = (size_t)loader->options.seq_len + 1;
+static enum status fill_batch(struct loader *loader, struct prefetch *batch, bool ahead) {
+    const size_t T = (size_t)loader->options.seq_len, n = T + 1;
     batch->bad_shard = NULL;
+    batch->is_weighted = loader->options.weigh != NULL;
     for (int b = 0; b < loader->options.micro_batch_size && !batch->bad_shard; b++) {
+        const uint64_t row = batch->begin + (uint64_t)(batch->first_row + b);
         size_t start;
-        struct shard *shard = locate_row(loader, batch->begin + (uint64_t)(batch->first_row + b), &start);
+        struct shard *shard = locate_row(loader, row, &start);
         if (ahead && !shard_try_read(shard, start, n, loader->row))
             return STATUS_OK;
         if (!ahead)
             TRY(shard_read(shard, start, n, loader->row));
         take_row(loader, shard, start, batch, b);
+        weigh_row(loader, row, batch->weights + (size_t)b * T);
+        batch->is_weighted = batch->is_weighted || is_padding(loader, row);
     }
     batch->filled = true;
     return STATUS_OK;
 }
 
-static enum status check_batch(const struct loader *loader, const struct batch *batch) {
+static enum status check_batch(const struct loader *loader, const struct prefetch *batch) {
     int vocab_size = loader->options.vocab_size;
     if (!batch->bad_shard)
         return STATUS_OK;
@@ -423,7 +447,7 @@ static void *read_ahead(void *argument) {
             pthread_cond_wait(&loader->changed, &loader->lock);
             continue;
         }
-        struct batch *batch = &loader->batches[1 - loader->current];
+        struct prefetch *batch = &loader->batches[1 - loader->current];
         pthread_mutex_unlock(
             &loader->lock); // loader_batch waits until wanted is false before it uses this batch
         (void)fill_batch(loader, batch, true);
@@ -443,7 +467,7 @@ static int64_t batch_of(const struct loader *loader, int64_t step) {
 }
 
 // The batch to prefetch after this one: the next rows of the step, or the first rows of the next step.
-static void expect_next(const struct loader *loader, const struct batch *now, struct batch *next) {
+static void expect_next(const struct loader *loader, const struct prefetch *now, struct prefetch *next) {
     const struct loader_options *options = &loader->options;
     int row = now->first_row + options->row_stride;
     const bool same_step = row + options->micro_batch_size <= batch_of(loader, now->step);
@@ -453,12 +477,16 @@ static void expect_next(const struct loader *loader, const struct batch *now, st
     next->filled = false;
 }
 
-enum status loader_batch(struct loader *loader, int64_t step, int first_row, const int32_t **tokens,
-                         const int32_t **targets) {
+// Takes the lock once the thread is idle.
+static void lock_idle(struct loader *loader) {
     pthread_mutex_lock(&loader->lock);
     while (loader->wanted)
         pthread_cond_wait(&loader->changed, &loader->lock);
-    struct batch *batch = &loader->batches[1 - loader->current];
+}
+
+enum status loader_batch(struct loader *loader, int64_t step, int first_row, struct token_batch *out) {
+    lock_idle(loader);
+    struct prefetch *batch = &loader->batches[1 - loader->current];
     enum status status = STATUS_OK;
     const uint64_t begin = rows_before(loader, step);
     if (!batch->filled || batch->step != step || batch->begin != begin || batch->first_row != first_row) {
@@ -476,10 +504,46 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
         expect_next(loader, batch, &loader->batches[1 - loader->current]);
         loader->wanted = true;
         pthread_cond_broadcast(&loader->changed);
-        *tokens = batch->tokens;
-        *targets = batch->targets;
+        *out = (struct token_batch){.tokens = batch->tokens,
+                                    .targets = batch->targets,
+                                    .starts = batch->starts,
+                                    .weights = batch->is_weighted ? batch->weights : NULL};
     }
     pthread_mutex_unlock(&loader->lock);
+    return status;
+}
+
+bool loader_is_weighted(const struct loader *loader) {
+    return loader->options.weigh != NULL;
+}
+
+// Adds the weights of the B rows from `row` on to *sum.
+//   weights   scratch (T)
+static enum status add_weights(struct loader *loader, uint64_t row, float *weights, double *sum) {
+    const size_t T = (size_t)loader->options.seq_len;
+    const uint64_t end = row + (uint64_t)loader->options.micro_batch_size;
+    for (; row < end; row++) {
+        size_t start;
+        struct shard *shard = locate_row(loader, row, &start);
+        TRY(shard_read(shard, start, T + 1, loader->row));
+        weigh_row(loader, row, weights);
+        for (size_t t = 0; t < T; t++)
+            *sum += (double)weights[t];
+    }
+    return STATUS_OK;
+}
+
+enum status loader_sum_weights(struct loader *loader, int64_t step, double *sum) {
+    const struct loader_options *options = &loader->options;
+    const int64_t last = batch_of(loader, step) - options->micro_batch_size;
+    float *weights = allocate((size_t)options->seq_len, sizeof *weights);
+    enum status status = STATUS_OK;
+    *sum = 0;
+    lock_idle(loader);
+    for (int64_t row = options->first_row; row <= last && status == STATUS_OK; row += options->row_stride)
+        status = add_weights(loader, rows_before(loader, step) + (uint64_t)row, weights, sum);
+    pthread_mutex_unlock(&loader->lock);
+    free(weights);
     return status;
 }
 
@@ -488,8 +552,11 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 static enum status start_thread(struct loader *loader) {
     const size_t n = (size_t)loader->options.micro_batch_size * (size_t)loader->options.seq_len;
     for (int i = 0; i < 2; i++) {
-        loader->batches[i].tokens = allocate(n, sizeof *loader->batches[i].tokens);
-        loader->batches[i].targets = allocate(n, sizeof *loader->batches[i].targets);
+        struct prefetch *batch = &loader->batches[i];
+        batch->tokens = allocate(n, sizeof *batch->tokens);
+        batch->targets = allocate(n, sizeof *batch->targets);
+        batch->starts = allocate(n, sizeof *batch->starts);
+        batch->weights = allocate(n, sizeof *batch->weights);
     }
     loader->row = allocate((size_t)loader->options.seq_len + 1, sizeof *loader->row);
     if (pthread_create(&loader->thread, NULL, read_ahead, loader) != 0)
@@ -512,6 +579,7 @@ enum status loader_new(const struct loader_options *options, struct loader **out
     loader->options.row_stride = options->row_stride ? options->row_stride : options->micro_batch_size;
     loader->options.step_stride = options->step_stride ? options->step_stride : 1;
     loader->spread_source = -1;
+    loader->document_start = -1;
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->changed, NULL);
     struct sources_options of_sources = options->sources;
@@ -545,6 +613,8 @@ void loader_delete(struct loader *loader) {
     for (int i = 0; i < 2; i++) {
         free(loader->batches[i].tokens);
         free(loader->batches[i].targets);
+        free(loader->batches[i].starts);
+        free(loader->batches[i].weights);
     }
     sources_free(&loader->sources);
     free(loader->row);
@@ -557,11 +627,13 @@ void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed
     init_mixture(loader);
 }
 
+void loader_set_document_start(struct loader *loader, int32_t token) {
+    loader->document_start = token;
+}
+
 void loader_locate(struct loader *loader, int64_t step, int row, const char **path, size_t *token) {
     size_t start;
-    pthread_mutex_lock(&loader->lock);
-    while (loader->wanted)
-        pthread_cond_wait(&loader->changed, &loader->lock);
+    lock_idle(loader);
     const struct shard *shard = locate_row(loader, rows_before(loader, step) + (uint64_t)row, &start);
     *path = shard->path;
     *token = shard->first_token + start;
@@ -569,11 +641,10 @@ void loader_locate(struct loader *loader, int64_t step, int row, const char **pa
 }
 
 void loader_spread(struct loader *loader, int source, size_t n) {
-    pthread_mutex_lock(&loader->lock);
-    while (loader->wanted)
-        pthread_cond_wait(&loader->changed, &loader->lock);
+    const size_t all = loader->sources.list[source].n_sequences;
+    lock_idle(loader);
     loader->spread_source = source;
-    loader->n_spread = n < loader->sources.list[source].n_sequences ? n : 0;
+    loader->n_spread = n > 0 && n < all ? n : all;
     loader->batches[1 - loader->current].filled = false; // prefetched under the old rule
     pthread_mutex_unlock(&loader->lock);
 }

@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "base/token_batch.h"
 #include "data/identity.h"
 #include "data/shard.h"
 
@@ -90,6 +91,9 @@ struct loader_options {
     int first_row, row_stride, step_stride;
     bool shuffle;
     uint64_t seed;
+    // Computes the weights (T) of a sequence's targets from its tokens (T + 1) alone. The prefetching thread
+    // calls it too. NULL: all weights are 1.
+    void (*weigh)(const int32_t *tokens, int T, float *weights);
 };
 
 // STATUS_INVALID: as sources_open. If there are fewer sequences than rows in a batch, a batch continues with
@@ -98,13 +102,22 @@ enum status loader_new(const struct loader_options *options, struct loader **out
 void loader_delete(struct loader *loader);
 
 // Returns rows [first_row, first_row + B) of the global batch of `step` (from 0).
-//   first_row         (k * N + r) * B for micro-batch k of rank r of N
-//   tokens, targets   [out] (B, T), valid until the next call
+//   first_row   (k * N + r) * B for micro-batch k of rank r of N
+//   batch       [out] valid until the next call; `weights` is NULL unless the loader has options.weigh or a
+//               row is padding (loader_spread)
 // Requests in the order of loader_options are already prefetched; others are read in this call.
 // STATUS_INVALID: a token is outside the vocabulary; the batch returned before then stays valid.
-enum status loader_batch(struct loader *loader, int64_t step, int first_row, const int32_t **tokens,
-                         const int32_t **targets) MUST_CHECK;
+enum status loader_batch(struct loader *loader, int64_t step, int first_row,
+                         struct token_batch *batch) MUST_CHECK;
+// True if the loader has options.weigh.
+bool loader_is_weighted(const struct loader *loader);
+// Sums the weights of all targets that this rank requests for a step: rows options.first_row,
+// options.first_row + options.row_stride, ... Reads them, so it is for loaders with options.weigh.
+enum status loader_sum_weights(struct loader *loader, int64_t step, double *sum) MUST_CHECK;
 
+// Sets the token that begins a document, for `starts` of batches; -1, the default: every sequence is one
+// document. Call it before the first loader_batch.
+void loader_set_document_start(struct loader *loader, int32_t token);
 // Starts a new order of sequences: `first_step` gets the first sequences of epoch 0 under `seed`. For runs
 // whose data changed; by default the order starts at step 0. Call it before the first loader_batch.
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed);
@@ -112,8 +125,8 @@ void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed
 //   path, token   [out] its shard, and its first token there; valid as long as the loader
 void loader_locate(struct loader *loader, int64_t step, int row, const char **path, size_t *token);
 // For an unshuffled loader: rows are those of one source only. Rows 0 to n - 1 become n sequences evenly
-// spaced over it (row i is sequence i N / n of N, rounded down), and repeat from there on. n == 0, or at
-// least N: all sequences, in order.
+// spaced over it (row i is sequence i N / n of N, rounded down). n == 0, or at least N: all sequences, in
+// order. Later rows are padding: they repeat these sequences, and their targets have weight 0.
 void loader_spread(struct loader *loader, int source, size_t n);
 const struct sources *loader_sources(const struct loader *loader);
 // Returns how many rows the steps before n_steps take from a source, since the start of the current order.

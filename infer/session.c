@@ -4,6 +4,17 @@
 #include "base/parallel.h"
 #include "kernels/ops.h"
 
+static enum status find_document_start(struct session *session) {
+    const struct checkpoint *checkpoint = session->weights.checkpoint;
+    session->masks_documents = checkpoint && checkpoint->config.data.mask_documents;
+    if (session->masks_documents && !session->tokenizer)
+        return FAIL(STATUS_INVALID,
+                    "the model was trained with data.mask_documents, which needs the id of end-of-text, and "
+                    "it has no tokenizer; name its tokenizer with --tokenizer FILE");
+    session->document_start = session->masks_documents ? tokenizer_document_start(session->tokenizer) : -1;
+    return STATUS_OK;
+}
+
 enum status session_open(struct session *session, const struct session_options *options) {
     *session = (struct session){0};
     TRY(weights_open(&session->weights, options->path));
@@ -14,27 +25,17 @@ enum status session_open(struct session *session, const struct session_options *
                                &session->identity));
     if (options->needs_tokenizer && !session->tokenizer)
         return FAIL(STATUS_INVALID, "%s has no tokenizer; give one with --tokenizer FILE", options->path);
+    TRY(find_document_start(session));
     if (options->threads > 0)
         parallel_set_threads((int)options->threads);
     TRY(device_open(options->device, (int)options->threads, 0, &session->device));
     TRY(stream_init(&session->stream, session->device));
-    session->masks_documents =
-        session->weights.checkpoint && session->weights.checkpoint->config.data.mask_documents;
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
     session->hooks = unsharded_hooks(&session->unsharded);
     region_memory_init(&session->memory, session->device);
     return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
                       params_memory(&session->params, session->device->place), &session->span_region,
                       "params");
-}
-
-enum status session_mask_documents(const struct session *session, struct gpt *gpt) {
-    if (!session->tokenizer)
-        return FAIL(STATUS_INVALID,
-                    "the model was trained with data.mask_documents, which needs the id of end-of-text, and "
-                    "it has no tokenizer; name its tokenizer with --tokenizer FILE");
-    gpt_set_end_of_text(gpt, tokenizer_document_start(session->tokenizer));
-    return STATUS_OK;
 }
 
 static enum status load_unit(struct session *session, int unit, float *chunk, float *staged) {
@@ -76,7 +77,7 @@ enum status session_load_generator(struct session *session, const struct generat
     TRY(session_load(session));
     TRY(generator_bind(*generator, &session->memory.table, &session->stream));
     if (session->masks_documents)
-        generator_set_end_of_text(*generator, tokenizer_document_start(session->tokenizer));
+        generator_set_end_of_text(*generator, session->document_start);
     return STATUS_OK;
 }
 

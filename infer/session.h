@@ -18,7 +18,8 @@ struct session {
     struct region_memory memory;
     struct tokenizer *tokenizer;        // NULL: none was given or found with the weights
     struct tokenizer_identity identity; // of the tokenizer; n_ids 0: none
-    bool masks_documents; // trained with data.mask_documents; for gpt_options and generator_options
+    bool masks_documents;   // trained with data.mask_documents; for gpt_options and generator_options
+    int32_t document_start; // the token that begins a document of such a model; -1: of another model
     struct unsharded unsharded;
     struct unit_hooks hooks; // hooks of `unsharded`
     char *span;              // all units, in `type`
@@ -43,9 +44,6 @@ enum status session_load(struct session *session) MUST_CHECK;
 // generator, also after a failure.
 enum status session_load_generator(struct session *session, const struct generator_options *options,
                                    struct generator **generator) MUST_CHECK;
-// Sets the token that begins a document in a gpt trained with data.mask_documents. STATUS_INVALID: no
-// tokenizer.
-enum status session_mask_documents(const struct session *session, struct gpt *gpt) MUST_CHECK;
 void session_close(struct session *session);
 
 #endif

@@ -412,17 +412,19 @@ struct soft_cap_args {
 //   soft_cap         logits become soft_cap tanh(logits / soft_cap) first (Gemma 2, arXiv 2408.00118)
 //   label_smoothing  e: the loss is (1 - e) of the above plus e times its mean over all V targets (PyTorch)
 //   z_loss           z: z lse^2 is added (PaLM, arXiv 2204.02311)
+//   weights          multiply a row's loss and dlogits. With weight 0 both are 0, whatever the logits are
 struct cross_entropy_args {
     void *losses;       // [w] (N) fp32; with soft_cap NaN for a row with an infinite logit, which it hides
     void *dlogits;      // [w] (N, V + n_zeros) type, rows dlogits_stride apart, or NULL (evaluation)
     const void *logits; // [r] (N, V) logits_type, rows logits_stride apart; may be dlogits itself when
                         // types and strides are equal
     const int32_t *targets; // [r] (N), each in [0, V)
+    const void *weights;    // [r] (N) fp32, each finite and at least 0; or NULL: all are 1
     int N, V;
     int n_zeros; // columns of dlogits from V on that become 0: padding of products that read dlogits
-    int logits_stride, dlogits_stride;       // >= V, >= V + n_zeros; columns beyond are not touched
-    float scale;                             // 1 / (tokens of the step, over all ranks and micro-batches)
-    const void *scale_from;                  // [r] (1) fp32, or NULL; replaces `scale`
+    int logits_stride, dlogits_stride; // >= V, >= V + n_zeros; columns beyond are not touched
+    float scale;                       // 1 / (sum of the step's weights, over all ranks and micro-batches)
+    const void *scale_from;            // [r] (1) fp32, or NULL; replaces `scale`
     float soft_cap, label_smoothing, z_loss; // 0: none
     enum dtype type;
     enum dtype logits_type; // fp32, or type

@@ -31,7 +31,7 @@ enum status generator_bind(struct generator *generator, const struct region_tabl
                            struct stream *stream) MUST_CHECK;
 
 // The token that begins a document, before the first tokens of a generator with mask_documents. Of a context,
-// what precedes its first such token is one, too (as gpt_set_end_of_text).
+// what precedes its first such token is one, too (as token_batch_find_starts).
 void generator_set_end_of_text(struct generator *generator, int32_t end_of_text);
 void generator_reset(struct generator *generator, int sequence); // empties its context
 int generator_length(const struct generator *generator, int sequence);

@@ -204,10 +204,12 @@ static enum status cap_tile(struct model_pass *pass, int n) {
 // Computes the losses of a tile. dlogits NULL: evaluation, with the plain cross entropy.
 static enum status losses_tile(struct model_pass *pass, int row, int n, float scale, void *dlogits) {
     struct gpt *gpt = pass->gpt;
-    int V = gpt->params->config.vocab_size;
+    const struct gpt_inputs *inputs = &gpt->inputs;
+    const int V = gpt->params->config.vocab_size;
     RUN(&pass->runner, cross_entropy,
         .losses = (char *)gpt->losses.each + (size_t)row * dtype_size(gpt->accumulation), .dlogits = dlogits,
-        .logits = gpt->logits.data, .targets = (const int32_t *)gpt->inputs.targets + row, .N = n, .V = V,
+        .logits = gpt->logits.data, .targets = (const int32_t *)inputs->targets + row,
+        .weights = inputs->is_weighted ? inputs->weights + row : NULL, .N = n, .V = V,
         .n_zeros = gpt->logits.columns - V, .logits_stride = gpt->logits.stride,
         .dlogits_stride = gpt->logits.stride, .scale = scale, .scale_from = pass->loss_scale_from,
         .soft_cap = (float)gpt->params->config.soft_cap,
@@ -338,18 +340,7 @@ static enum status backward(struct model_pass *pass) {
     return release(pass, 0, GPT_BACKWARD_GRADS);
 }
 
-// ---- the inputs of a pass on their way to the device: tokens, targets, starts of documents, numbers of
-// sequences
-
-// For each position the start of its document: the last end-of-text up to it, or the start of its sequence.
-static void find_documents(const struct gpt *gpt, const int32_t *tokens, int32_t *first) {
-    assert(gpt->inputs.end_of_text >= 0);
-    for (int b = 0; b < gpt->options.B; b++)
-        for (int32_t t = 0, start = 0; t < gpt->options.T; t++, tokens++) {
-            start = *tokens == gpt->inputs.end_of_text ? t : start;
-            *first++ = start;
-        }
-}
+// ---- the inputs of a pass on their way to the device: the batch, and the numbers of its sequences
 
 // The numbers of the sequences that begin at first_token.
 static enum status load_sequences(struct gpt *gpt, struct stream *stream, int slot, uint64_t first_token) {
@@ -365,38 +356,43 @@ static enum status load_sequences(struct gpt *gpt, struct stream *stream, int sl
 
 // Of any pass; on a GPU through pinned memory: two buffers in turn, so that the host fills one while the
 // device still reads the other.
-//   targets      may be NULL
 //   first_token  [r] of gpt_load, or NULL: no pass of training follows
-static enum status load_inputs(struct gpt *gpt, struct stream *stream, const int32_t *tokens,
-                               const int32_t *targets, const uint64_t *first_token) {
-    const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T, bytes = n * sizeof *tokens;
-    int32_t *staged = gpt->inputs.on_host, *first = gpt->inputs.first;
-    const int slot = (int)(gpt->inputs.n_loads++ % GPT_INPUT_SLOTS);
+static enum status load_inputs(struct gpt *gpt, struct stream *stream, const struct token_batch *batch,
+                               const uint64_t *first_token) {
+    struct gpt_inputs *inputs = &gpt->inputs;
+    const size_t bytes = (size_t)gpt->options.B * (size_t)gpt->options.T * sizeof(int32_t);
+    const struct {
+        void *to;
+        const void *from;
+    } fields[] = {{inputs->tokens, batch->tokens},
+                  {inputs->targets, batch->targets},
+                  {inputs->first, batch->starts},
+                  {inputs->weights, batch->weights}};
+    const int slot = (int)(inputs->n_loads++ % GPT_INPUT_SLOTS);
+    assert(batch->starts || !inputs->first);
+    assert(!batch->weights || gpt->accumulation == DTYPE_F32); // the oracle would read doubles
+    char *staged = inputs->on_host;
     if (staged) {
-        TRY(event_synchronize(&gpt->inputs.loaded[slot]));
-        staged += (first ? 3 : 2) * gpt->inputs.n_tokens * (size_t)slot; // n may be smaller: gpt_score
-        memcpy(staged, tokens, bytes);
-        if (targets)
-            memcpy(staged + n, targets, bytes);
-        if (first)
-            find_documents(gpt, tokens, staged + 2 * n);
-        tokens = staged;
-        targets = targets ? staged + n : NULL;
-    } else if (first)
-        find_documents(gpt, tokens, first);
-    TRY(gpt->device->copy(stream, gpt->inputs.tokens, tokens, bytes));
-    if (targets)
-        TRY(gpt->device->copy(stream, gpt->inputs.targets, targets, bytes));
-    if (first && staged)
-        TRY(gpt->device->copy(stream, first, staged + 2 * n, bytes));
+        TRY(event_synchronize(&inputs->loaded[slot]));
+        staged += (size_t)(inputs->n_fields * slot) * inputs->n_tokens * sizeof(int32_t);
+    }
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (!fields[i].to || !fields[i].from)
+            continue;
+        if (staged)
+            memcpy(staged, fields[i].from, bytes);
+        TRY(gpt->device->copy(stream, fields[i].to, staged ? staged : fields[i].from, bytes));
+        staged += staged ? bytes : 0;
+    }
+    inputs->is_weighted = batch->weights != NULL;
     if (first_token)
         TRY(load_sequences(gpt, stream, slot, *first_token));
-    return event_record(&gpt->inputs.loaded[slot], stream);
+    return event_record(&inputs->loaded[slot], stream);
 }
 
-enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens, const int32_t *targets,
+enum status gpt_load(struct gpt *gpt, struct stream *stream, const struct token_batch *batch,
                      uint64_t first_token) {
-    return load_inputs(gpt, stream, tokens, targets, &first_token);
+    return load_inputs(gpt, stream, batch, &first_token);
 }
 
 // ---- whole passes
@@ -547,17 +543,16 @@ enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_
 }
 
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
-                                 const int32_t *tokens, const int32_t *targets, float loss_scale,
-                                 double *loss_sum) {
-    TRY(gpt_load(gpt, stream, tokens, targets, 0));
+                                 const struct token_batch *batch, float loss_scale, double *loss_sum) {
+    TRY(gpt_load(gpt, stream, batch, 0));
     TRY(gpt_train(gpt, stream, hooks, &(struct gpt_loss){.scale = loss_scale, .sum = gpt->losses.sum}));
     return read_losses(gpt, stream, loss_sum, NULL);
 }
 
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
-                         const int32_t *tokens, const int32_t *targets, double *loss_sum, float *losses) {
+                         const struct token_batch *batch, double *loss_sum, float *losses) {
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    TRY(load_inputs(gpt, stream, tokens, targets, NULL));
+    TRY(load_inputs(gpt, stream, batch, NULL));
     TRY(run_evaluation(&pass, NULL));
     TRY(sum_losses(&pass, gpt->losses.sum, false));
     return read_losses(gpt, stream, loss_sum, losses);
@@ -598,7 +593,7 @@ enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_
     struct model_pass pass = pass_on(gpt, stream, hooks);
     const struct gpt_shape whole = begin_scoring(&pass, scoring);
     double sum;
-    enum status status = load_inputs(gpt, stream, scoring->tokens, scoring->targets, NULL);
+    enum status status = load_inputs(gpt, stream, &scoring->batch, NULL);
     if (status == STATUS_OK)
         status = run_evaluation(&pass, NULL);
     if (status == STATUS_OK)
@@ -610,10 +605,10 @@ enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_
 }
 
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
-                       const int32_t *tokens, float *logits) {
+                       const struct token_batch *batch, float *logits) {
     assert(gpt->accumulation == DTYPE_F32);
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    TRY(load_inputs(gpt, stream, tokens, NULL, NULL));
+    TRY(load_inputs(gpt, stream, batch, NULL));
     return run_evaluation(&pass, logits);
 }
 

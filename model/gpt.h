@@ -8,6 +8,7 @@
 
 #include "base/region.h"
 #include "base/status.h"
+#include "base/token_batch.h"
 #include "kernels/ops.h"
 #include "model/gpt_options.h"
 #include "model/hooks.h"
@@ -50,18 +51,13 @@ enum status gpt_trace(const struct params *params, enum gpt_recompute recompute,
 // What is recomputed does not count. Utilization divides by it.
 enum status gpt_flops_per_token(const struct params *params, int T, double *out) MUST_CHECK;
 
-// The token that begins a document, before the first gpt_load of a gpt with mask_documents. Of a sequence,
-// what comes before its first end-of-text is a document too.
-void gpt_set_end_of_text(struct gpt *gpt, int32_t end_of_text);
-
 // The inputs of the next pass of training. They are copied; the device reads the copy later.
-//   tokens, targets  (B, T) host int32
-//   first_token      number of the first of them, counted over the run; the others follow it. A sequence is
-//                    known to dropout's masks by the number of its first token
-enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens, const int32_t *targets,
+//   first_token  number of the batch's first token, counted over the run; the others follow it. A sequence is
+//                known to dropout's masks by the number of its first token
+enum status gpt_load(struct gpt *gpt, struct stream *stream, const struct token_batch *batch,
                      uint64_t first_token) MUST_CHECK;
 // Issues forward and backward of the micro-batch that gpt_load brought. Waits for nothing, and does the same
-// with the same memory in each call, as far as the hooks do.
+// with the same memory in each call, as far as the hooks do, and as the batches all have weights or none has.
 struct gpt_loss {
     float scale;             // the gradients of sum(losses) * scale are added to the units' gradients
     const float *scale_from; // [r] replaces `scale` by a value in the device's memory; or NULL
@@ -71,30 +67,29 @@ struct gpt_loss {
 enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                       const struct gpt_loss *loss) MUST_CHECK;
 // Both, and waits. The first token is the run's first.
-//   tokens, targets  (B, T) host int32
-//   loss_scale       the gradients of sum(losses) * loss_scale are added to the units' gradients
-//   loss_sum         [out] sum of the B * T losses: fp32 losses added in double, in order
+//   loss_scale  the gradients of sum(losses) * loss_scale are added to the units' gradients
+//   loss_sum    [out] sum of the B * T losses, times their weights: fp32 losses added in double, in order
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
-                                 const int32_t *tokens, const int32_t *targets, float loss_scale,
+                                 const struct token_batch *batch, float loss_scale,
                                  double *loss_sum) MUST_CHECK;
 // Forward only.
-//   losses  [out] (B, T) host fp32, or NULL
+//   losses  [out] (B, T) host fp32, times their weights; or NULL
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
-                         const int32_t *tokens, const int32_t *targets, double *loss_sum,
-                         float *losses) MUST_CHECK;
+                         const struct token_batch *batch, double *loss_sum, float *losses) MUST_CHECK;
 // Forward only, of sequences in one of gpt_shapes; with gpt_options.scoring.
 struct gpt_scoring {
     struct gpt_shape shape;
-    const int32_t *tokens, *targets; // (B, T) of the shape, host
-    float *losses;                   // [out] (B, T) host fp32
-    const int *rows;                 // (n_rows) positions, b * T + t, for which predictions are wanted
+    struct token_batch batch; // (B, T) of the shape
+    float *losses;            // [out] (B, T) host fp32, times their weights
+    const int *rows;          // (n_rows) positions, b * T + t, for which predictions are wanted
     int n_rows;
     int32_t *predictions; // [out] (n_rows) the most likely next token; of equal logits the lowest id
 };
 enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                       const struct gpt_scoring *scoring) MUST_CHECK;
 // Forward only: the logits of all positions, (B, T, vocab_size) host fp32. For tests and debugging.
+//   batch  without targets
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
-                       const int32_t *tokens, float *logits) MUST_CHECK;
+                       const struct token_batch *batch, float *logits) MUST_CHECK;
 
 #endif

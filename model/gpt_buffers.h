@@ -26,11 +26,12 @@ struct gpt_cache {
 
 // What a pass reads, as gpt_load and evaluations bring it.
 struct gpt_inputs {
-    int32_t end_of_text; // with mask_documents; -1: not set yet
     void *tokens, *targets;
-    int32_t *first; // (B, T) the first position that each one attends to; NULL without mask_documents
-    // (GPT_INPUT_SLOTS, n, B, T) tokens, targets and `first`; NULL where the device reads the host's memory
-    int32_t *on_host;
+    int32_t *first;   // (B, T) the first position that each one attends to; NULL without mask_documents
+    float *weights;   // (B, T) of the targets
+    bool is_weighted; // the batch that was loaded last has weights
+    int n_fields;     // of the above
+    char *on_host;    // (GPT_INPUT_SLOTS, n_fields, B, T); NULL where the device reads the host's memory
     // With dropout: (most sequences of a pass) their numbers in the run; GPT_INPUT_SLOTS times as many, or
     // NULL where the device reads the host's memory.
     uint64_t *sequences, *sequences_on_host;

@@ -118,10 +118,11 @@ static enum status add_inputs(struct gpt *gpt, struct region_table *table) {
     TRY(add(gpt, table, REGION_DATA, DTYPE_F64, 1, &losses->sum, "sum of losses"));
     TRY(add_on_host(gpt, table, DTYPE_F64, 1, &losses->sum_on_host, "sum of losses on host"));
     TRY(add(gpt, table, REGION_DATA, DTYPE_I32, documents ? rows : 0, &inputs->first, "document starts"));
+    TRY(add(gpt, table, REGION_DATA, DTYPE_F32, rows, &inputs->weights, "weights of targets"));
+    inputs->n_fields = 3 + documents;
     if (gpt->device->place == REGION_DEVICE)
-        TRY(add_on_host(gpt, table, DTYPE_I32, GPT_INPUT_SLOTS * (documents ? 3 : 2) * rows, &inputs->on_host,
-                        documents ? "tokens, targets and document starts on host"
-                                  : "tokens and targets on host"));
+        TRY(add_on_host(gpt, table, DTYPE_I32, (size_t)(GPT_INPUT_SLOTS * inputs->n_fields) * rows,
+                        &inputs->on_host, "batches on host"));
     return add_sequences(gpt, table);
 }
 
@@ -249,7 +250,6 @@ static void choose_blocks(struct gpt *gpt) {
 static enum status lay_out(struct gpt *gpt, struct region_table *table) {
     gpt->inputs.n_tokens = (size_t)gpt->options.B * (size_t)gpt->options.T;
     gpt->accumulation = accumulation_dtype(gpt->options.type);
-    gpt->inputs.end_of_text = -1;
     gpt->blocks.recomputed = recomputed_sets(gpt->params, &gpt->options, gpt->device);
     choose_logits(gpt);
     choose_blocks(gpt);
@@ -320,10 +320,6 @@ void gpt_delete(struct gpt *gpt) {
     if (gpt)
         gpt_free(gpt);
     free(gpt);
-}
-
-void gpt_set_end_of_text(struct gpt *gpt, int32_t end_of_text) {
-    gpt->inputs.end_of_text = end_of_text;
 }
 
 const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further) {

@@ -38,8 +38,8 @@ struct gpt_options {
     // Moves the inputs of all blocks but the last to host memory (model/activations.c). Needs
     // RECOMPUTE_BLOCK; no effect on a device whose memory is the host's. Changes no bit.
     bool offload_activations;
-    // Positions attend only to those of their own document, which begins at an end-of-text token
-    // (gpt_set_end_of_text). Position embeddings stay those of the sequence.
+    // Positions attend only to those of their own document, by `starts` of each batch, which is not read
+    // otherwise. Position embeddings stay those of the sequence.
     bool mask_documents;
     // Dropout of the embeddings and of what each branch adds to the residual stream, in training passes; its
     // masks follow from dropout_seed and gpt_load's numbers. 0: none, and no memory for it.

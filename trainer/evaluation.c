@@ -18,28 +18,23 @@
 
 // ---- data.val
 
-// Adds the first `rows` sequences of a batch to `totals`.
-static enum status evaluate_batch(struct evaluator *evaluator, const int32_t *tokens, const int32_t *targets,
-                                  int64_t rows, struct text_loss *totals) {
+// Adds a batch to `totals`, but for the sequences that are padding: their targets have weight 0.
+static enum status evaluate_batch(struct evaluator *evaluator, const struct token_batch *batch,
+                                  struct text_loss *totals) {
     struct run *run = evaluator->run;
-    const int64_t T = run->config->train.seq_len;
-    const bool whole = rows == run->config->train.micro_batch_size;
+    const int64_t B = run->config->train.micro_batch_size, T = run->config->train.seq_len;
     double sum;
-    TRY(gpt_evaluate(run->engine.gpt, &run->machine.stream, &run->engine.state.hooks, tokens, targets, &sum,
-                     whole ? NULL : evaluator->val_losses));
-    if (!whole)
-        sum = 0;
-    for (int64_t i = 0; !whole && i < rows * T; i++)
-        sum += (double)evaluator->val_losses[i];
+    TRY(gpt_evaluate(run->engine.gpt, &run->machine.stream, &run->engine.state.hooks, batch, &sum, NULL));
     totals->nats += sum;
-    for (int64_t row = 0; row < rows; row++)
-        text_loss_count(totals, evaluator->data->tokenizer, tokens[row * T], targets + row * T, (size_t)T);
+    for (int64_t row = 0; row < B; row++)
+        if (!batch->weights || batch->weights[row * T] > 0)
+            text_loss_count(totals, evaluator->data->tokenizer, batch->tokens[row * T],
+                            batch->targets + row * T, (size_t)T);
     return STATUS_OK;
 }
 
-// Evaluates this rank's micro-batches: rank, rank + world, ... The last one may be partial; its remaining
-// rows are not counted. A rank with none left repeats the last one without counting it, because in stage 3
-// the others need its shard of the parameters.
+// Evaluates this rank's micro-batches: rank, rank + world, ... The last one may be partly padding. A rank
+// with none left evaluates padding only, because in stage 3 the others need its shard of the parameters.
 //   may_stop   a signal ends the evaluation with STATUS_STOPPED; otherwise the next step sees it
 static enum status evaluate_micro_batches(struct evaluator *evaluator, int64_t n_sequences, bool may_stop,
                                           struct text_loss *totals) {
@@ -47,15 +42,12 @@ static enum status evaluate_micro_batches(struct evaluator *evaluator, int64_t n
     const struct comm *comm = run->comm;
     const int64_t B = run->config->train.micro_batch_size, batches = (n_sequences + B - 1) / B;
     for (int64_t first = 0; first < batches; first += comm->world) {
-        const int64_t mine = first + comm->rank, left = n_sequences - mine * B;
-        const int64_t rows = left < 0 ? 0 : left < B ? left : B;
-        const int32_t *tokens, *targets;
-        enum status status =
-            loader_batch(evaluator->data->val, mine < batches ? mine : batches - 1, 0, &tokens, &targets);
+        struct token_batch batch;
+        enum status status = loader_batch(evaluator->data->val, first + comm->rank, 0, &batch);
         if (status == STATUS_OK && may_stop && signals_stop_requested())
             status = STATUS_STOPPED;
         TRY(run_agree_between_steps(run, status));
-        TRY(evaluate_batch(evaluator, tokens, targets, rows, totals));
+        TRY(evaluate_batch(evaluator, &batch, totals));
     }
     return STATUS_OK;
 }
@@ -229,7 +221,7 @@ static enum status load_tasks(struct evaluator *evaluator) {
         task_batches_make(&tasks->batches[i], &tasks->list.tasks[i], B, T);
         task_scores_init(&tasks->scores[i], &tasks->list.tasks[i]);
     }
-    task_scorer_init(&tasks->scorer, B, T);
+    task_scorer_init(&tasks->scorer, B, T, training_data_document_start(evaluator->data));
     return STATUS_OK;
 }
 
@@ -282,9 +274,6 @@ static void record_tasks(struct evaluator *evaluator) {
 enum status evaluator_open(struct evaluator *evaluator) {
     struct run *run = evaluator->run;
     const struct config *config = run->config;
-    if (evaluator->data->val)
-        evaluator->val_losses = allocate((size_t)(config->train.micro_batch_size * config->train.seq_len),
-                                         sizeof *evaluator->val_losses);
     if (config->eval.tasks.n_paths == 0)
         return STATUS_OK;
     TRY(run_agree(run, load_tasks(evaluator)));
@@ -295,7 +284,6 @@ enum status evaluator_open(struct evaluator *evaluator) {
 
 void evaluator_free(struct evaluator *evaluator) {
     struct eval_tasks *tasks = &evaluator->tasks;
-    free(evaluator->val_losses);
     for (int i = 0; tasks->batches && i < tasks->list.n; i++) {
         task_batches_free(&tasks->batches[i]);
         task_scores_free(&tasks->scores[i]);

@@ -25,7 +25,6 @@ struct evaluator {
     struct run *run;
     const struct training_data *data;
     struct run_output *output;
-    float *val_losses; // (B, T) of a partial micro-batch of data.val
     struct eval_tasks tasks;
     struct run_best latest; // the last evaluation on train.eval_steps
     int64_t final_step;     // of the final evaluation; 0: none yet

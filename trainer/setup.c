@@ -233,12 +233,8 @@ static enum status make_model(struct setup *setup) {
     struct region_table *table = &run->memory.table;
     const struct engine_options options = run_engine_options(run);
     TRY(run_agree(run, plan_run(&run->engine, &options, table, &setup->profile_region)));
-    if (run->config->data.mask_documents) {
-        gpt_set_end_of_text(run->engine.gpt, training_data_document_start(&setup->trainer->data));
-        if (run->engine.generator)
-            generator_set_end_of_text(run->engine.generator,
-                                      training_data_document_start(&setup->trainer->data));
-    }
+    if (run->config->data.mask_documents && run->engine.generator)
+        generator_set_end_of_text(run->engine.generator, training_data_document_start(&setup->trainer->data));
     const struct comm_volume volume =
         engine_volume(&run->engine, run_micro_batches(run, batch_sizes_at(&run->batches, run->step)));
     plan_print(table, &volume, run->comm->world, run->engine.gpt);

@@ -442,11 +442,10 @@ static enum status repeat_step(struct run *run, const struct training_data *data
     const int64_t n_micro = run_micro_batches(run, step->batch_size),
                   data_step = config->train.overfit_one_batch ? 0 : step->step - 1;
     for (int64_t k = 0; k < n_micro; k++) {
-        const int32_t *tokens, *targets;
+        struct token_batch batch;
         const bool was_found = found->finding.is_found;
-        TRY(run_agree(run,
-                      loader_batch(data->train, data_step, (int)run_first_row(run, k), &tokens, &targets)));
-        TRY(gpt_load(engine->gpt, &run->machine.stream, tokens, targets,
+        TRY(run_agree(run, loader_batch(data->train, data_step, (int)run_first_row(run, k), &batch)));
+        TRY(gpt_load(engine->gpt, &run->machine.stream, &batch,
                      run_first_token(run, step->tokens_before, k)));
         TRY(gradients_begin(&engine->state.gradients, &run->machine.stream, k, n_micro));
         const struct gpt_loss loss = {.scale = step->loss_factor,

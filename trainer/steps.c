@@ -24,19 +24,22 @@ struct step_report {
     int64_t batch_status; // the worst of the step's micro-batches
 };
 
+// The step of the loader that the next step of the run trains on.
+static int64_t data_step(const struct run *run) {
+    return run->config->train.overfit_one_batch ? 0 : run->step;
+}
+
 // Loads micro-batch k of this rank. For k == 0 all ranks agree whether it loaded, and whether any rank was
 // asked to stop (STATUS_STOPPED). If a later one fails to load, *batch_status keeps the failure for the
 // step's report. Until then this rank repeats the micro-batch before it, because the other ranks' collectives
 // need this rank.
 static enum status next_batch(struct steps *steps, int64_t k, enum status *batch_status,
-                              const int32_t **tokens, const int32_t **targets) {
+                              struct token_batch *batch) {
     struct run *run = steps->run;
-    const struct config *config = run->config;
-    int64_t data_step = config->train.overfit_one_batch ? 0 : run->step;
     profile_begin(steps->output->profiler.profile, PROFILE_SPAN, "load data");
     enum status status = *batch_status;
     if (status == STATUS_OK)
-        status = loader_batch(steps->data->train, data_step, (int)run_first_row(run, k), tokens, targets);
+        status = loader_batch(steps->data->train, data_step(run), (int)run_first_row(run, k), batch);
     profile_end(steps->output->profiler.profile, (struct operation_cost){0});
     if (k > 0) {
         *batch_status = status;
@@ -118,21 +121,34 @@ static enum status run_graph(struct steps *steps, struct step_graph *graph,
 
 // ---- plans
 
+// Computes what the step's loss is divided by, before its first pass. Collective if targets have weights.
+static enum status weigh_step(struct steps *steps, struct issued_step *step) {
+    struct run *run = steps->run;
+    struct loader *train = steps->data->train;
+    step->weighted_targets = run_step_tokens(run, step->batch_size);
+    if (!loader_is_weighted(train))
+        return STATUS_OK;
+    TRY(run_agree_between_steps(run, loader_sum_weights(train, data_step(run), &step->weighted_targets)));
+    TRY(comm_sum(run->comm, &step->weighted_targets, 1));
+    if (step->weighted_targets == 0)
+        step->weighted_targets = 1; // all losses and gradients are 0
+    return STATUS_OK;
+}
+
 // Plans the next step. If the one before is not finished, as if its update were done.
 static void plan_step(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const bool is_ahead = steps->n_finished < steps->n_issued;
-    const double n_tokens = run_step_tokens(run, step->batch_size);
     const int64_t updates = run->step - run_skipped(run);
     struct update_plan *plan = &step->plan;
     step->limits = spikes_limits(run->config, &run->state.spikes, is_ahead);
     step->average = is_ahead ? steps->issued[(step->slot + 1) % STEP_SLOTS].average : run->state.average;
     *plan = optimizer_plan(&run->engine.optimizer, updates + 1, pacing_lr(steps->pacing),
-                           loss_scale_factor(&run->state.loss_scale), n_tokens);
+                           loss_scale_factor(&run->state.loss_scale), step->weighted_targets);
     plan->is_ahead = is_ahead;
     plan->average_weight = averaging_next(run->config, plan->lr, &step->average);
     if (run->config->train.on_spike != CONFIG_ON_SPIKE_WARN) {
-        plan->most_loss_sum = step->limits.loss * n_tokens;
+        plan->most_loss_sum = step->limits.loss * step->weighted_targets;
         plan->most_norm = step->limits.norm;
     }
 }
@@ -178,7 +194,7 @@ static void grow(struct steps *steps, const struct issued_step *step) {
 static void note_noise(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const double n_small = (double)run->config->train.micro_batch_size, n_large = (double)step->batch_size,
-                 to_mean = (double)step->plan.loss_factor * n_small * (double)run->config->train.seq_len;
+                 to_mean = (double)step->plan.loss_factor * n_small * (step->weighted_targets / n_large);
     noise_record_add(&run->state.noise, step->small_square / (to_mean * to_mean), n_small,
                      step->now.grad_norm * step->now.grad_norm, n_large);
     step->now.measures_noise = true;
@@ -271,17 +287,16 @@ static enum status measure_micro_batch(struct micro_batch *micro, double *square
 static enum status accumulate(struct steps *steps, struct issued_step *step, enum status *batch_status) {
     struct run *run = steps->run;
     const int64_t n_micro = run_micro_batches(run, step->batch_size);
-    const int32_t *tokens = NULL, *targets = NULL;
+    struct token_batch batch = {0};
     *batch_status = STATUS_OK;
     inject_gradients(step);
     for (int64_t k = 0; k < n_micro; k++) {
         struct micro_batch micro = {steps, step, &run->engine.state.hooks, k, n_micro};
         const int kind = (k == 0) + 2 * (k == n_micro - 1);
-        TRY(next_batch(steps, k, batch_status, &tokens, &targets));
+        TRY(next_batch(steps, k, batch_status, &batch));
         if (k == 0)
             TRY(begin_update(steps, step));
-        TRY(gpt_load(run->engine.gpt, &run->machine.stream, tokens, targets,
-                     run_first_token(run, run->tokens, k)));
+        TRY(gpt_load(run->engine.gpt, &run->machine.stream, &batch, run_first_token(run, run->tokens, k)));
         if (k == 0 && measures_noise(steps, step->batch_size))
             TRY(measure_micro_batch(&micro, &step->small_square));
         else
@@ -424,6 +439,7 @@ enum status steps_issue(struct steps *steps) {
     enum status batch_status;
     double loss_sum = 0;
     bool whole = false;
+    TRY(weigh_step(steps, step));
     plan_step(steps, step);
     take_batch_size(steps, step->batch_size);
     progress_step_begin(&steps->output->progress, step->began_s);
@@ -494,7 +510,7 @@ static enum status settle(struct steps *steps, struct issued_step *step) {
     struct step_metrics *now = &step->now;
     const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && run->state.loss_scale.scale > 0;
     const int64_t spikes_before = run->state.spikes.seen;
-    now->loss = step->result.loss_sum / run_step_tokens(run, step->batch_size);
+    now->loss = step->result.loss_sum / step->weighted_targets;
     now->grad_norm = step->result.norm;
     now->loss_scale = step->plan.loss_scale;
     now->lr = step->plan.lr;

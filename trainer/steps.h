@@ -17,7 +17,8 @@ struct issued_step {
     struct update_plan plan;
     struct average_record average; // after the step if it is done
     struct spike_limits limits;
-    int64_t batch_size;  // sequences, over all ranks
+    int64_t batch_size;      // sequences, over all ranks
+    double weighted_targets; // the sum of its targets' weights, over all ranks
     double small_square; // of the noise scale: mean over ranks of a micro-batch's sum of squares; < 0: not
                          // measured
     struct update_result result; // if is_decided: else still on the device

@@ -421,6 +421,9 @@ enum status training_data_open(struct training_data *data, const struct checkpoi
         TRY(check_same(data, "data.val", loader_identity(data->val)));
     TRY(check_same_tokenizer(data));
     TRY(run_agree(run, check_shard_tokenizers(data)));
+    loader_set_document_start(data->train, training_data_document_start(data));
+    if (data->val)
+        loader_set_document_start(data->val, training_data_document_start(data));
     warn_of_shared_data(data);
     return run_agree(run, settle_orders(data, resumed));
 }

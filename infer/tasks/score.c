@@ -67,10 +67,12 @@ void task_scores_free(struct task_scores *scores) {
     *scores = (struct task_scores){0};
 }
 
-void task_scorer_init(struct task_scorer *scorer, int B, int T) {
+void task_scorer_init(struct task_scorer *scorer, int B, int T, int32_t document_start) {
     const size_t n = (size_t)B * (size_t)T;
     *scorer = (struct task_scorer){.B = B,
                                    .T = T,
+                                   .document_start = document_start,
+                                   .starts = allocate(n, sizeof *scorer->starts),
                                    .tokens = allocate(n, sizeof *scorer->tokens),
                                    .targets = allocate(n, sizeof *scorer->targets),
                                    .losses = allocate(n, sizeof *scorer->losses),
@@ -81,6 +83,7 @@ void task_scorer_init(struct task_scorer *scorer, int B, int T) {
 void task_scorer_free(struct task_scorer *scorer) {
     free(scorer->tokens);
     free(scorer->targets);
+    free(scorer->starts);
     free(scorer->losses);
     free(scorer->rows);
     free(scorer->predictions);
@@ -90,8 +93,8 @@ void task_scorer_free(struct task_scorer *scorer) {
 size_t task_scorer_bytes(int B, int T) {
     const struct task_scorer *scorer = NULL;
     return (size_t)B * (size_t)T *
-           (sizeof *scorer->tokens + sizeof *scorer->targets + sizeof *scorer->losses + sizeof *scorer->rows +
-            sizeof *scorer->predictions);
+           (sizeof *scorer->tokens + sizeof *scorer->targets + sizeof *scorer->starts +
+            sizeof *scorer->losses + sizeof *scorer->rows + sizeof *scorer->predictions);
 }
 
 // Fills the batch, one request per row. Returns the number of positions whose predictions are needed.
@@ -111,6 +114,9 @@ static int fill(struct task_scorer *scorer, const struct task *task, const int *
              i++)
             scorer->rows[n_rows++] = row * batch->shape.T + i;
     }
+    for (int row = 0; row < batch->shape.B; row++)
+        token_batch_find_starts(scorer->tokens + (size_t)row * T, (int)T, scorer->document_start,
+                                scorer->starts + (size_t)row * T);
     return n_rows;
 }
 
@@ -137,14 +143,15 @@ enum status task_score_batch(struct task_scorer *scorer, const struct task *task
     const struct task_batch *chosen = &batches->batches[batch];
     const int *order = batches->order + chosen->first;
     const int n_rows = fill(scorer, task, order, chosen);
-    TRY(gpt_score(scorer->gpt, scorer->stream, scorer->hooks,
-                  &(struct gpt_scoring){.shape = chosen->shape,
-                                        .tokens = scorer->tokens,
-                                        .targets = scorer->targets,
-                                        .losses = scorer->losses,
-                                        .rows = scorer->rows,
-                                        .n_rows = n_rows,
-                                        .predictions = scorer->predictions}));
+    TRY(gpt_score(
+        scorer->gpt, scorer->stream, scorer->hooks,
+        &(struct gpt_scoring){
+            .shape = chosen->shape,
+            .batch = {.tokens = scorer->tokens, .targets = scorer->targets, .starts = scorer->starts},
+            .losses = scorer->losses,
+            .rows = scorer->rows,
+            .n_rows = n_rows,
+            .predictions = scorer->predictions}));
     if (scores)
         read_scores(scorer, task, order, chosen, scores);
     return STATUS_OK;

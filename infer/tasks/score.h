@@ -36,13 +36,15 @@ struct task_scorer {
     struct gpt *gpt; // created with gpt_options.scoring
     struct stream *stream;
     const struct unit_hooks *hooks;
-    int B, T;                  // the gpt's
-    int32_t *tokens, *targets; // (B, T)
-    float *losses;             // (B, T)
-    int *rows;                 // (B, T)
-    int32_t *predictions;      // (B, T)
+    int B, T;                           // the gpt's
+    int32_t document_start;             // the token that begins a document; -1: each request is one
+    int32_t *tokens, *targets, *starts; // (B, T)
+    float *losses;                      // (B, T)
+    int *rows;                          // (B, T)
+    int32_t *predictions;               // (B, T)
 };
-void task_scorer_init(struct task_scorer *scorer, int B, int T); // the caller sets gpt, stream and hooks
+// The caller sets gpt, stream and hooks.
+void task_scorer_init(struct task_scorer *scorer, int B, int T, int32_t document_start);
 void task_scorer_free(struct task_scorer *scorer);
 size_t task_scorer_bytes(int B, int T); // host memory of a scorer
 // Scores the requests of one batch.

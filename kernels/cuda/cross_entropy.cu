@@ -91,10 +91,18 @@ __device__ inline void write_gradient(T *dlogits, const L *logits, int c, int ta
     store(dlogits + c, value);
 }
 
+template <int WIDTH, int GROUP, class T> __device__ inline void write_zeros(T *dlogits, int n) {
+    int thread = static_cast<int>(threadIdx.x) % GROUP, n_whole = n / WIDTH * WIDTH;
+    for (int c = thread * WIDTH; c < n_whole; c += GROUP * WIDTH)
+        store(dlogits + c, floats<WIDTH>{});
+    for (int c = n_whole + thread; c < n; c += GROUP)
+        store(dlogits + c, floats<1>{});
+}
+
 // GROUP threads share a row; the first finishes it in double. Every thread gets the row's gradient.
 template <loss_kind KIND, int GROUP>
 __device__ inline row_gradient finish_row(float *loss, const partial_sum &partial, float target_logit,
-                                          float scale, const loss_options &options, int V) {
+                                          float scale, float weight, const loss_options &options, int V) {
     __shared__ float maxima[GROUP / WARP];
     __shared__ double sums[GROUP / WARP], scratch[GROUP / WARP];
     __shared__ row_gradient shared_row;
@@ -118,14 +126,14 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
         for (int i = 1; i < GROUP / WARP; i++)
             sum += sums[i];
         double exact = log(sum) + (static_cast<double>(row.maximum) - static_cast<double>(target_logit));
-        *loss = static_cast<float>(exact);
+        *loss = static_cast<float>(exact) * weight;
         row.factor = static_cast<float>(static_cast<double>(scale) / sum);
         row.of_target = static_cast<float>(expm1(-exact) * static_cast<double>(scale));
         if constexpr (KIND != PLAIN) {
             double e = static_cast<double>(options.smoothing), z = static_cast<double>(options.z);
             double lse = static_cast<double>(row.maximum) + log(sum), more = 2 * z * lse;
             double of_target = expm1(-exact) + more * exp(-exact) + e * (1 - 1.0 / V);
-            *loss = static_cast<float>((1 - e) * exact + e * (lse - logits / V) + z * lse * lse);
+            *loss = static_cast<float>((1 - e) * exact + e * (lse - logits / V) + z * lse * lse) * weight;
             row.factor = static_cast<float>((1 + more) * static_cast<double>(scale) / sum);
             row.of_target = static_cast<float>(of_target * static_cast<double>(scale));
             row.of_others = static_cast<float>(e / V * static_cast<double>(scale));
@@ -151,6 +159,7 @@ template <class T, class L> struct tensors {
     T *dlogits;
     const L *logits;
     const int32_t *targets;
+    const float *weights; // NULL: ones
     size_t logits_stride, dlogits_stride;
     int N, V, n_zeros;
     float scale;
@@ -170,6 +179,14 @@ __global__ void __launch_bounds__(THREADS, LEAST_THREADS<KIND> / THREADS)
     const L *logits = all.logits + static_cast<size_t>(n) * all.logits_stride;
     int target = all.targets[n], V = all.V, n_whole = V / WIDTH * WIDTH;
     int thread = static_cast<int>(threadIdx.x) % GROUP;
+    if (all.weights && all.weights[n] == 0.0f) {
+        if (thread == 0)
+            all.losses[n] = 0.0f;
+        if (all.dlogits)
+            write_zeros<WIDTH, GROUP>(all.dlogits + static_cast<size_t>(n) * all.dlogits_stride,
+                                      V + all.n_zeros);
+        return;
+    }
 
     // With options, more at once would not fit in registers.
     partial_sum partial = {-FLT_MAX, 0.0f, 0.0f};
@@ -180,14 +197,15 @@ __global__ void __launch_bounds__(THREADS, LEAST_THREADS<KIND> / THREADS)
     for (int c = n_whole + thread; c < V; c += GROUP)
         add_logits<KIND, 1>(partial, logits + c, all.options);
     const float of_target = see<KIND>(load<1>(logits + target).x[0], all.options).logit;
+    const float weight = all.weights ? all.weights[n] : 1.0f;
     row_gradient row = finish_row<KIND, GROUP>(&all.losses[n], partial, of_target,
-                                               all.scale_from ? *all.scale_from : all.scale, all.options, V);
+                                               (all.scale_from ? *all.scale_from : all.scale) * weight,
+                                               weight, all.options, V);
     if (!all.dlogits)
         return;
 
     T *dlogits = all.dlogits + static_cast<size_t>(n) * all.dlogits_stride;
-    for (int c = V + thread; c < V + all.n_zeros; c += GROUP)
-        dlogits[c] = downcast<T>(0.0f);
+    write_zeros<1, GROUP>(dlogits + V, all.n_zeros);
 #pragma unroll(KIND == PLAIN ? 4 : 1)
     for (int c = n_whole + thread; c < V; c += GROUP)
         write_gradient<KIND, 1>(dlogits, logits, c, target, row, all.options);
@@ -202,6 +220,7 @@ enum status launch_rows(struct stream *stream, const struct cross_entropy_args *
                          static_cast<T *>(args->dlogits),
                          static_cast<const L *>(args->logits),
                          args->targets,
+                         static_cast<const float *>(args->weights),
                          static_cast<size_t>(args->logits_stride),
                          static_cast<size_t>(args->dlogits_stride),
                          args->N,

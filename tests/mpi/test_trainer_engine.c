@@ -200,6 +200,7 @@ static void count_fetches(const char *options, uint64_t *all, uint64_t *prefetch
     struct engine_fixture fixture;
     char zero[300];
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const struct token_batch batch = {.tokens = tokens, .targets = tokens};
     double loss;
     snprintf(zero, sizeof zero, ", \"stage3_param_persistence_threshold\": 0%s", options);
     fixture_init_with(&fixture, 3, "even", DTYPE_F32, zero);
@@ -208,8 +209,8 @@ static void count_fetches(const char *options, uint64_t *all, uint64_t *prefetch
                 model_states_load(states, &fixture.stream,
                                   &(struct checkpoint_source){.context = NULL, .read = read_values}, false));
     together_ok(comm, gradients_begin(&states->gradients, &fixture.stream, 0, 1));
-    together_ok(comm, gpt_forward_backward(fixture.engine.gpt, &fixture.stream, &states->hooks, tokens,
-                                           tokens, 1.0f, &loss));
+    together_ok(
+        comm, gpt_forward_backward(fixture.engine.gpt, &fixture.stream, &states->hooks, &batch, 1.0f, &loss));
     together_ok(comm, gradients_finish(&states->gradients, &fixture.stream));
     *all = states->parameters.n_fetches;
     *prefetched = states->parameters.n_ahead;
@@ -309,13 +310,14 @@ static enum status note_ready(void *context, struct stream *stream, int unit) {
 
 static void train_and_note(struct engine_fixture *fixture, struct places *places) {
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const struct token_batch batch = {.tokens = tokens, .targets = tokens};
     const struct unit_hooks hooks = {places, note_begin, note_acquire, note_release, note_ready};
     struct model_states *states = &fixture->engine.state;
     double loss;
     *places = (struct places){.model = &states->hooks};
     together_ok(comm, gradients_begin(&states->gradients, &fixture->stream, 0, 1));
-    together_ok(comm, gpt_forward_backward(fixture->engine.gpt, &fixture->stream, &hooks, tokens, tokens,
-                                           1.0f, &loss));
+    together_ok(comm,
+                gpt_forward_backward(fixture->engine.gpt, &fixture->stream, &hooks, &batch, 1.0f, &loss));
     together_ok(comm, gradients_finish(&states->gradients, &fixture->stream));
 }
 
@@ -324,6 +326,7 @@ static void test_tensors_are_at_the_same_places_in_each_pass(void **state) {
     (void)state;
     static const char *const options[] = {"", ", \"overlap_comm\": false"};
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const struct token_batch batch = {.tokens = tokens, .targets = tokens};
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int i = 0; i < 2; i++) {
             struct engine_fixture fixture;
@@ -337,8 +340,8 @@ static void test_tensors_are_at_the_same_places_in_each_pass(void **state) {
                                   states, &fixture.stream,
                                   &(struct checkpoint_source){.context = NULL, .read = read_values}, false));
             train_and_note(&fixture, &first);
-            together_ok(comm, gpt_evaluate(fixture.engine.gpt, &fixture.stream, &states->hooks, tokens,
-                                           tokens, &loss, NULL));
+            together_ok(
+                comm, gpt_evaluate(fixture.engine.gpt, &fixture.stream, &states->hooks, &batch, &loss, NULL));
             train_and_note(&fixture, &second);
             together_true(comm, first.n > 0 && first.n < MOST_PLACES && first.n == second.n);
             together_true(comm, memcmp(first.at, second.at, (size_t)first.n * sizeof *first.at) == 0);

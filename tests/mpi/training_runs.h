@@ -111,7 +111,7 @@ static void read_weights(const char *run, struct run_outcome *outcome) {
 // Trains with these overrides (split at spaces) on all ranks of `with`. Rank 0 reads the results.
 static int n_runs;
 
-static struct run_outcome train(struct comm *with, const char *format, ...) {
+static inline struct run_outcome train(struct comm *with, const char *format, ...) {
     char words[2048], run[300], run_dir[320], *overrides[MAX_OVERRIDES] = {run_dir}, *rest;
     struct run_outcome outcome = {0};
     va_list list;
@@ -148,7 +148,7 @@ static bool same_bits(const struct run_outcome *a, const struct run_outcome *b) 
 }
 
 // The run must be as planned and bitwise equal to *first. If *first is empty, it becomes *first.
-static void expect_same(struct run_outcome *first, struct run_outcome outcome, const char *what) {
+static inline void expect_same(struct run_outcome *first, struct run_outcome outcome, const char *what) {
     bool good = comm->rank > 0 || outcome.as_planned;
     if (comm->rank == 0 && first->curve)
         good = good && same_bits(first, &outcome);

@@ -326,12 +326,17 @@ static const struct loss_options {
     const char *name;
     float soft_cap, label_smoothing, z_loss;
     bool overflows; // a logit of the first row is infinite, and one of the last
-} loss_options[] = {{"", 0, 0, 0, false},
-                    {", capped", 15, 0, 0, false},
-                    {", smoothed", 0, 0.1f, 0, false},
-                    {", z-loss", 0, 0, 1e-2f, false},
-                    {", capped, smoothed, z-loss", 5, 0.2f, 1e-3f, false},
-                    {", capped, overflowing", 5, 0, 0, true}};
+    bool weighted;  // every third target has weight 0
+} loss_options[] = {{"", 0, 0, 0, false, false},
+                    {", capped", 15, 0, 0, false, false},
+                    {", smoothed", 0, 0.1f, 0, false, false},
+                    {", z-loss", 0, 0, 1e-2f, false, false},
+                    {", capped, smoothed, z-loss", 5, 0.2f, 1e-3f, false, false},
+                    {", capped, overflowing", 5, 0, 0, true, false},
+                    {", weighted", 0, 0, 0, false, true},
+                    {", weighted, overflowing", 0, 0, 0, true, true},
+                    {", weighted, capped, smoothed, z-loss, overflowing", 5, 0.2f, 1e-3f, true, true},
+                    {", weighted, smoothed", 0, 0.1f, 0, false, true}};
 #define N_LOSS_OPTIONS (sizeof loss_options / sizeof *loss_options)
 
 // With options each logit has an error of its own, CAP_ROUNDINGS units of it: the quotient, tanh (four units)
@@ -400,6 +405,22 @@ static void allow_cross_entropy(const struct cross_entropy_args *args, const str
     }
 }
 
+// A weight multiplies the loss and the gradient, and so their errors: the loss after it was rounded, the
+// gradient by way of its scale, which rounds once. With weight 0 both are exactly 0.
+static void allow_weighted(const struct cross_entropy_args *args, const struct op_tensor *logits,
+                           const struct op_tensor *targets, const struct op_tensor *weights,
+                           struct op_tensor *losses, struct op_tensor *dlogits, double scale, size_t n) {
+    const double weight = weights ? weights->given[n] : 1;
+    if (weight == 0)
+        return;
+    allow_cross_entropy(args, logits, targets, losses, dlogits, scale * weight, n);
+    losses->allowed[n] = losses->allowed[n] * weight + (weights ? OP_UNIT * fabs(losses->truth[n]) : 0);
+    for (size_t v = 0; v < (size_t)args->V && dlogits && weights; v++) {
+        const size_t at = n * (size_t)args->dlogits_stride + v;
+        dlogits->allowed[at] += OP_UNIT * fabs(dlogits->truth[at]);
+    }
+}
+
 // In place, half of the gap between rows is padding that becomes zero; otherwise all of it.
 static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dtype logits_type,
                                const struct cross_entropy_shape *s, enum gradient gradient,
@@ -436,6 +457,13 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dty
     struct op_tensor *targets =
         op_add_tensor(&call, "targets", &args.targets, DTYPE_I32, OP_READ, op_span(N));
     give_classes(targets, s->V);
+    struct op_tensor *weights = NULL;
+    if (options->weighted) {
+        weights = op_add_tensor(&call, "weights", &args.weights, DTYPE_F32, OP_READ, op_span(N));
+        for (size_t n = 0; n < N; n++) // those of rows whose logits overflow are 0
+            op_give(weights, n,
+                    n % 3 == 0 || (options->overflows && n + 1 == N) ? 0 : 0.3 * (double)(n % 5 + 1));
+    }
     struct op_tensor *losses = op_add_tensor(&call, "losses", &args.losses, DTYPE_F32, OP_WRITE, op_span(N));
     struct op_tensor *dlogits = NULL;
     double scale = (double)s->scale;
@@ -453,7 +481,7 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dty
     }
     op_call_reference(&call);
     for (size_t n = 0; n < N; n++)
-        allow_cross_entropy(&args, logits, targets, losses, dlogits, scale, n);
+        allow_weighted(&args, logits, targets, weights, losses, dlogits, scale, n);
     op_call_judge(&call);
 }
 

@@ -349,12 +349,13 @@ struct cross_entropy_case {
     double *logits, *losses;
     int32_t targets[CN];
     float soft_cap, label_smoothing, z_loss;
+    const double *weights;
 };
 
 static double cross_entropy_loss(void *context) {
     struct cross_entropy_case *c = context;
-    RUN(cross_entropy, .losses = c->losses, .logits = c->logits, .targets = c->targets, .N = CN, .V = CV,
-        .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = cross_entropy_scale,
+    RUN(cross_entropy, .losses = c->losses, .logits = c->logits, .targets = c->targets, .weights = c->weights,
+        .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = cross_entropy_scale,
         .soft_cap = c->soft_cap, .label_smoothing = c->label_smoothing, .z_loss = c->z_loss,
         .type = DTYPE_F64);
     double sum = 0;
@@ -373,11 +374,14 @@ static void test_cross_entropy(void **state) {
         .type = DTYPE_F64);
     expect_gradient("dlogits", c.logits, dlogits, CN * CSTRIDE, cross_entropy_loss, &c);
 
-    static const float options[][3] = {{2, 0, 0}, {0, 0.1f, 0}, {0, 0, 0.01f}, {3, 0.2f, 0.05f}};
-    for (int i = 0; i < 4; i++) {
+    static const float options[][3] = {{2, 0, 0},        {0, 0.1f, 0}, {0, 0, 0.01f},
+                                       {3, 0.2f, 0.05f}, {0, 0, 0},    {3, 0.2f, 0.05f}};
+    static const double weights[CN] = {0.3, 0, 2.5};
+    for (int i = 0; i < 6; i++) {
+        c.weights = i < 4 ? NULL : weights;
         c.soft_cap = options[i][0], c.label_smoothing = options[i][1], c.z_loss = options[i][2];
         RUN(cross_entropy, .losses = c.losses, .dlogits = dlogits, .logits = c.logits, .targets = c.targets,
-            .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE,
+            .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .weights = c.weights,
             .scale = cross_entropy_scale, .soft_cap = c.soft_cap, .label_smoothing = c.label_smoothing,
             .z_loss = c.z_loss, .type = DTYPE_F64);
         expect_gradient("dlogits", c.logits, dlogits, CN * CSTRIDE, cross_entropy_loss, &c);

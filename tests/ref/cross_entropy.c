@@ -35,16 +35,18 @@ enum status ref_cross_entropy(struct stream *stream, const struct cross_entropy_
     for (size_t n = 0; n < (size_t)a->N; n++) {
         size_t at = n * (size_t)a->logits_stride, target = (size_t)a->targets[n];
         const struct row row = row_of(a, type, at);
+        const double weight = a->weights ? ref_load(a->weights, wide, n) : 1;
         double of_target = capped(ref_load(a->logits, type, at + target), cap);
-        ref_store(a->losses, wide, n,
-                  row.lse - (1 - smoothing) * of_target - smoothing * row.mean + z * row.lse * row.lse);
+        double loss = row.lse - (1 - smoothing) * of_target - smoothing * row.mean + z * row.lse * row.lse;
+        ref_store(a->losses, wide, n, weight > 0 ? loss * weight : 0);
         // Each logit is read before the same element is written: dlogits may alias the logits.
         size_t gradient = n * (size_t)a->dlogits_stride;
         for (size_t v = 0; a->dlogits && v < (size_t)a->V; v++) {
             double logit = capped(ref_load(a->logits, type, at + v), cap);
             double p = exp(logit - row.highest) / row.total, slope = 1 - logit * logit / (cap * cap);
             double d = (1 + 2 * z * row.lse) * p - (1 - smoothing) * (v == target) - smoothing / a->V;
-            ref_store(a->dlogits, a->type, gradient + v, d * scale * (cap > 0 ? slope : 1));
+            d = weight > 0 ? d * scale * weight * (cap > 0 ? slope : 1) : 0;
+            ref_store(a->dlogits, a->type, gradient + v, d);
         }
         for (size_t v = (size_t)a->V; a->dlogits && v < (size_t)a->V + (size_t)a->n_zeros; v++)
             ref_store(a->dlogits, a->type, gradient + v, 0);

@@ -47,6 +47,12 @@ struct whole_model {
     struct generator *generator;
     struct unsharded unsharded;
     struct unit_hooks hooks; // those of `unsharded`
+
+    // For whole_model_batch.
+    int32_t document_start; // the token that begins a document, with options.mask_documents
+    const float *weights;   // (B, T); NULL: none
+    struct token_batch batch;
+    int32_t starts[256];
 };
 
 static inline void *whole_data(const struct whole_model *model, int region) {
@@ -268,6 +274,19 @@ static inline void whole_model_perturb(struct whole_model *model) {
     free(values);
 }
 
+// The batch of these tokens for a pass of the model; valid until the next one.
+static inline const struct token_batch *whole_model_batch(struct whole_model *model, const int32_t *tokens,
+                                                          const int32_t *targets) {
+    const int B = model->options.B, T = model->options.T;
+    model->batch = (struct token_batch){.tokens = tokens, .targets = targets, .weights = model->weights};
+    for (int b = 0; b < B && model->options.mask_documents; b++) {
+        assert_true((size_t)(B * T) * sizeof *tokens <= sizeof model->starts);
+        token_batch_find_starts(tokens + b * T, T, model->document_start, model->starts + b * T);
+        model->batch.starts = model->starts;
+    }
+    return &model->batch;
+}
+
 struct step_result {
     double loss;
     void *grads;
@@ -284,8 +303,8 @@ static inline struct step_result whole_model_step(struct whole_model *model, con
     struct step_result result = {.bytes = model->params.n_elements * dtype_size(model->state)};
     whole_model_poison(model);
     whole_model_zero_grads(model);
-    assert_ok(gpt_forward_backward(model->gpt, &model->stream, hooks, tokens, targets, 1.0f / (float)n,
-                                   &result.loss));
+    assert_ok(gpt_forward_backward(model->gpt, &model->stream, hooks,
+                                   whole_model_batch(model, tokens, targets), 1.0f / (float)n, &result.loss));
     result.grads = malloc(result.bytes);
     assert_non_null(result.grads);
     whole_copy(model, result.grads, whole_data(model, model->grad_region), result.bytes);

@@ -238,9 +238,11 @@ static enum status step_host(const struct optimizer *optimizer, const struct ste
 }
 
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
-                                  double loss_scale, double n_tokens) {
-    struct update_plan plan = {
-        .step = step, .lr = lr, .loss_scale = loss_scale, .loss_factor = (float)(loss_scale / n_tokens)};
+                                  double loss_scale, double weighted_targets) {
+    struct update_plan plan = {.step = step,
+                               .lr = lr,
+                               .loss_scale = loss_scale,
+                               .loss_factor = (float)(loss_scale / weighted_targets)};
     for (int i = 0; i < optimizer->state->groups.n; i++) {
         const struct optimizer_step_args args = optimizer_group_step(
             optimizer->state->stage.config, &optimizer->state->groups.groups[i], step, lr);

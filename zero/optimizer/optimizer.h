@@ -26,10 +26,10 @@ void optimizer_free(struct optimizer *optimizer); // before model_states_free
 
 // The plan of an update after one that is finished, without its weight in the average
 // (zero/optimizer/averaging.h); the caller sets both.
-//   step       counts updates, from 1
-//   n_tokens   of the step, over all ranks
+//   step               counts updates, from 1
+//   weighted_targets   the sum of the weights of the step's targets, over all ranks
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
-                                  double loss_scale, double n_tokens);
+                                  double loss_scale, double weighted_targets);
 
 // ---- where the host decides on overflow and clipping
 

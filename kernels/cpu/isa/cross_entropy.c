@@ -83,6 +83,15 @@ VF_INLINE void write_row_gradient(enum dtype type, const struct cross_entropy_ar
         vf_put_one(type, dlogits, to + c, 0);
 }
 
+// Of a row whose target has weight 0.
+VF_INLINE void write_row_zeros(enum dtype type, const struct cross_entropy_args *args, size_t row) {
+    size_t to = row * (size_t)args->dlogits_stride, n = (size_t)args->V + (size_t)args->n_zeros, c = 0;
+    for (; c + VF_WIDTH <= n; c += VF_WIDTH)
+        vf_put(type, args->dlogits, to + c, vf_zero());
+    for (; c < n; c++)
+        vf_put_one(type, args->dlogits, to + c, 0);
+}
+
 // ---- with options: capped logits, label smoothing, z-loss
 
 // Sums over a row's capped logits: of exp(logit - maximum) without the target, and of the logits. The sum of
@@ -158,12 +167,14 @@ VF_INLINE void write_row_slope(enum dtype type, const struct cross_entropy_args 
 }
 
 VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
-                                    const struct cross_entropy_args *args, size_t row, float *memory) {
+                                    const struct cross_entropy_args *args, size_t row, double weight,
+                                    float *memory) {
     const struct row_terms terms = {memory, memory ? memory + row_floats(args) : NULL};
     const struct cross_entropy_args copy = *args; // stores through pointers cannot alias it
     size_t first = row * (size_t)copy.logits_stride;
     int target = copy.targets[row];
     double smoothing = (double)copy.label_smoothing, z = (double)copy.z_loss;
+    double scale = (double)copy.scale * weight;
     // tanh rises with its argument, so the maximum may be capped last.
     float maximum = row_maximum(logits_type, copy.logits, first, copy.V);
     maximum = vf_soft_cap(vf_set1(maximum), copy.soft_cap).logit[0];
@@ -174,21 +185,21 @@ VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
     double loss = sums.others < own ? log1p(sums.others / own) : log(sum) + below;
     double lse = (double)maximum + log(sum), more = 1 + 2 * z * lse;
     ((float *)copy.losses)[row] =
-        (float)((1 - smoothing) * loss + smoothing * (lse - sums.logits / copy.V) + z * lse * lse);
+        (float)(((1 - smoothing) * loss + smoothing * (lse - sums.logits / copy.V) + z * lse * lse) * weight);
     if (!copy.dlogits)
         return;
     double target_slope = expm1(-loss) + (more - 1) * (own / sum) + smoothing * (1 - 1.0 / copy.V);
     write_row_slope(type, &copy, row, terms,
-                    (struct row_slope){.factor = (float)(more * copy.scale / sum),
-                                       .of_others = (float)(smoothing / copy.V * copy.scale),
-                                       .of_target = (float)(target_slope * copy.scale),
+                    (struct row_slope){.factor = (float)(more * scale / sum),
+                                       .of_others = (float)(smoothing / copy.V * scale),
+                                       .of_target = (float)(target_slope * scale),
                                        .target = target});
 }
 
 // ---- rows
 
 VF_INLINE void one_row(enum dtype type, enum dtype logits_type, const struct cross_entropy_args *args,
-                       size_t row, float *exponentials) {
+                       size_t row, double weight, float *exponentials) {
     const void *logits = args->logits;
     size_t first = row * (size_t)args->logits_stride, index = row * (size_t)args->dlogits_stride;
     int target = args->targets[row];
@@ -201,23 +212,29 @@ VF_INLINE void one_row(enum dtype type, enum dtype logits_type, const struct cro
         sum_exponentials(logits_type, logits, at_target + 1, args->V - target - 1, maximum, after);
     double below = (double)maximum - (double)own_logit, own = exp(-below), sum = own + others;
     double loss = others < own ? log1p(others / own) : log(sum) + below;
-    ((float *)args->losses)[row] = (float)loss;
+    ((float *)args->losses)[row] = (float)(loss * weight);
     if (!exponentials)
         return;
     exponentials[target] = 0;
-    write_row_gradient(type, args, row, exponentials, (float)(args->scale / sum));
-    vf_put_one(type, args->dlogits, index + (size_t)target, (float)(expm1(-loss) * args->scale));
+    double scale = (double)args->scale * weight;
+    write_row_gradient(type, args, row, exponentials, (float)(scale / sum));
+    vf_put_one(type, args->dlogits, index + (size_t)target, (float)(expm1(-loss) * scale));
 }
 
 VF_INLINE void one_row_of(enum dtype type, const struct cross_entropy_args *args, size_t row, float *memory) {
-    if (args->logits_type == DTYPE_F32 && has_options(args))
-        one_row_with_options(type, DTYPE_F32, args, row, memory);
+    const double weight = args->weights ? (double)((const float *)args->weights)[row] : 1;
+    if (weight == 0) {
+        ((float *)args->losses)[row] = 0;
+        if (args->dlogits)
+            write_row_zeros(type, args, row);
+    } else if (args->logits_type == DTYPE_F32 && has_options(args))
+        one_row_with_options(type, DTYPE_F32, args, row, weight, memory);
     else if (args->logits_type == DTYPE_F32)
-        one_row(type, DTYPE_F32, args, row, memory);
+        one_row(type, DTYPE_F32, args, row, weight, memory);
     else if (has_options(args))
-        one_row_with_options(type, type, args, row, memory);
+        one_row_with_options(type, type, args, row, weight, memory);
     else
-        one_row(type, type, args, row, memory);
+        one_row(type, type, args, row, weight, memory);
 }
 
 struct rows_call {

@@ -93,12 +93,13 @@ static bool try_shard(const struct bytes *bytes) {
         return true;
     }
     for (int step = 0; step < 4; step++) {
-        const int32_t *tokens, *targets;
-        status = loader_batch(loader, (int64_t)random_below(50), (int)random_below(2), &tokens, &targets);
+        struct token_batch batch;
+        status = loader_batch(loader, (int64_t)random_below(50), (int)random_below(2), &batch);
         if (status != STATUS_OK)
             check_refusal(status);
         for (int t = 0; t < 8 && status == STATUS_OK; t++)
-            assert_true(tokens[t] >= 0 && tokens[t] < 300 && targets[t] >= 0 && targets[t] < 300);
+            assert_true(batch.tokens[t] >= 0 && batch.tokens[t] < 300 && batch.targets[t] >= 0 &&
+                        batch.targets[t] < 300);
     }
     loader_delete(loader);
     status_clear();

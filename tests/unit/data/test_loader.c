@@ -76,13 +76,13 @@ static struct loader *group_loader(int batch_size, int micro_batch_size, bool sh
 
 // Requests rows, checks that the tokens of each are consecutive, and returns their first tokens.
 static void first_tokens(struct loader *loader, int64_t step, int first_row, int n_rows, int *firsts) {
-    const int32_t *tokens, *targets;
-    EXPECT_OK(loader_batch(loader, step, first_row, &tokens, &targets));
+    struct token_batch batch;
+    EXPECT_OK(loader_batch(loader, step, first_row, &batch));
     for (int b = 0; b < n_rows; b++)
         for (int t = 0; t < T; t++) {
-            firsts[b] = tokens[b * T];
-            assert_int_equal(tokens[b * T + t], firsts[b] + t);
-            assert_int_equal(targets[b * T + t], firsts[b] + t + 1);
+            firsts[b] = batch.tokens[b * T];
+            assert_int_equal(batch.tokens[b * T + t], firsts[b] + t);
+            assert_int_equal(batch.targets[b * T + t], firsts[b] + t + 1);
         }
 }
 
@@ -257,34 +257,33 @@ static void test_one_sequence_exactly(void **state) {
 // Token 2 * T of the shard is out of range: also as the last target of the sequence before it.
 static void test_token_beyond_the_vocabulary(void **state) {
     (void)state;
-    const int32_t *tokens, *targets;
+    struct token_batch batch;
     struct loader *loader;
     char path[300];
     write_shard("high.bin", 4 * T + 1, 0);
     temporary_path(&temporary, "high.bin", path, sizeof path);
     EXPECT_OK(try_new(path, 2 * T, 1, 1, false, 1, &loader));
-    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    EXPECT_OK(loader_batch(loader, 0, 0, &batch));
     usleep(100000); // the thread prefetches the bad token, which nothing has requested yet
     assert_string_equal(status_message(), "");
-    assert_int_equal(tokens[T - 1], T - 1);
+    assert_int_equal(batch.tokens[T - 1], T - 1);
     for (int again = 0; again < 2; again++)
-        EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 1, 0, &tokens, &targets), path, "token 16 ",
-                       "is 16,", "vocabulary of 16");
-    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 3, 0, &tokens, &targets), path, "token 24 ",
-                   "is 24,");
-    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets)); // good batches can still be read
-    assert_int_equal(tokens[0], 0);
+        EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 1, 0, &batch), path, "token 16 ", "is 16,",
+                       "vocabulary of 16");
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 3, 0, &batch), path, "token 24 ", "is 24,");
+    EXPECT_OK(loader_batch(loader, 0, 0, &batch)); // good batches can still be read
+    assert_int_equal(batch.tokens[0], 0);
     loader_delete(loader);
     EXPECT_OK(try_new(path, 4 * T + 1, 1, 1, false, 1, &loader));
     for (int step = 0; step < 8; step++)
-        EXPECT_OK(loader_batch(loader, step, 0, &tokens, &targets));
+        EXPECT_OK(loader_batch(loader, step, 0, &batch));
     loader_delete(loader);
 }
 
 // Shards with tokens of 2 and of 4 bytes make one source. An id of 2^31 or more is refused with its value.
 static void test_widths(void **state) {
     (void)state;
-    const int32_t *tokens, *targets;
+    struct token_batch batch;
     struct loader *loader;
     char path[300];
     int firsts[4];
@@ -297,14 +296,13 @@ static void test_widths(void **state) {
     assert_memory_equal(firsts, ((const int[4]){100, 100 + T, 70000, 70000 + T}), sizeof firsts);
     loader_delete(loader);
     EXPECT_OK(try_new(path, 70002, 1, 1, false, 1, &loader));
-    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 2, 0, &tokens, &targets), "width-1.bin", "token 2 ",
-                   "is 70002,", "vocabulary of 70002");
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 2, 0, &batch), "width-1.bin", "token 2 ", "is 70002,",
+                   "vocabulary of 70002");
     loader_delete(loader);
     write_tokens("negative.bin", T + 1, -7, 4);
     EXPECT_OK(try_new(temporary_path(&temporary, "negative.bin", path, sizeof path), 8388608, 1, 1, false, 1,
                       &loader));
-    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 0, 0, &tokens, &targets), "token 0 ",
-                   "is 4294967289,");
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 0, 0, &batch), "token 0 ", "is 4294967289,");
     loader_delete(loader);
 }
 
@@ -312,17 +310,17 @@ static void test_widths(void **state) {
 // request.
 static void test_earlier_failures_are_kept(void **state) {
     (void)state;
-    const int32_t *tokens, *targets;
+    struct token_batch batch;
     struct loader *loader;
     char path[300];
     write_shard("high.bin", 4 * T + 1, 0);
     EXPECT_OK(
         try_new(temporary_path(&temporary, "high.bin", path, sizeof path), 2 * T, 1, 1, false, 1, &loader));
-    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    EXPECT_OK(loader_batch(loader, 0, 0, &batch));
     usleep(100000);
     assert_int_equal(FAIL(STATUS_FAILED, "the disk is full"), STATUS_FAILED);
     assert_string_equal(status_message(), "the disk is full");
-    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    EXPECT_OK(loader_batch(loader, 0, 0, &batch));
     loader_delete(loader);
 }
 
@@ -419,7 +417,7 @@ static void test_held_out(void **state) {
                                 43}; // a single token, as in the second case, is no sequence
     for (size_t i = 0; i < sizeof fractions / sizeof *fractions; i++) {
         struct loader *train, *val;
-        const int32_t *tokens, *targets;
+        struct token_batch batch;
         options.sources.held_out = fractions[i];
         options.sources.of_held_out = false;
         EXPECT_OK(loader_new(&options, &train));
@@ -427,10 +425,10 @@ static void test_held_out(void **state) {
         EXPECT_OK(loader_new(&options, &val));
         assert_int_equal(loader_n_tokens(train) + loader_n_tokens(val), N_A + N_B + N_C);
         assert_int_equal(loader_n_tokens(val), (size_t)ceil(fractions[i] * (N_A + N_B + N_C)));
-        EXPECT_OK(loader_batch(val, 0, 0, &tokens, &targets));
-        assert_int_equal(tokens[0], first_held_out[i]);
-        EXPECT_OK(loader_batch(train, (int64_t)loader_n_sequences(train) - 1, 0, &tokens, &targets));
-        assert_int_equal(targets[0], last_trained[i]);
+        EXPECT_OK(loader_batch(val, 0, 0, &batch));
+        assert_int_equal(batch.tokens[0], first_held_out[i]);
+        EXPECT_OK(loader_batch(train, (int64_t)loader_n_sequences(train) - 1, 0, &batch));
+        assert_int_equal(batch.targets[0], last_trained[i]);
         loader_delete(train);
         loader_delete(val);
     }
@@ -464,7 +462,7 @@ static void test_held_out_with_a_short_last_shard(void **state) {
     const struct source_option source = {.patterns = &patterns};
     for (int small = 0; small < 2; small++) {
         struct loader *train, *val;
-        const int32_t *tokens, *targets;
+        struct token_batch batch;
         struct loader_options options = {
             .sources = {.list = &source, .n = 1, .option = "data.train", .held_out = small ? 0.001 : 0.07},
             .vocab_size = VOCABULARY,
@@ -477,11 +475,97 @@ static void test_held_out_with_a_short_last_shard(void **state) {
         assert_int_equal(loader_n_tokens(val), 2 * T + 1);
         assert_int_equal(loader_n_sequences(val), 1);
         assert_int_equal(loader_n_tokens(train), 19 * T);
-        EXPECT_OK(loader_batch(val, 0, 0, &tokens, &targets));
-        assert_int_equal(tokens[0], 19 * T);
+        EXPECT_OK(loader_batch(val, 0, 0, &batch));
+        assert_int_equal(batch.tokens[0], 19 * T);
         loader_delete(train);
         loader_delete(val);
     }
+}
+
+// The weight of a token is its value modulo 3, halved.
+static void weigh_by_value(const int32_t *tokens, int n, float *weights) {
+    for (int t = 0; t < n; t++)
+        weights[t] = (float)(tokens[t + 1] % 3) / 2;
+}
+
+// The weights of a step's batches are those of its targets, prefetched or not, and their sums over the rows
+// of each rank add up to the same for any number of ranks.
+static void test_weights(void **state) {
+    (void)state;
+    enum { ALL = 12 };
+    const struct source_option source = {.patterns =
+                                             &(struct file_list){.paths = (char *[]){pattern}, .n_paths = 1}};
+    for (int world = 1; world <= 3; world++)
+        for (int B = 1; B <= 2; B++) {
+            double sum = 0, counted = 0;
+            for (int rank = 0; rank < world; rank++) {
+                const struct loader_options options = {
+                    .sources = {.list = &source, .n = 1, .option = "data.train"},
+                    .vocab_size = VOCABULARY,
+                    .seq_len = T,
+                    .batch_size = ALL,
+                    .micro_batch_size = B,
+                    .first_row = rank * B,
+                    .row_stride = world * B,
+                    .seed = 3,
+                    .weigh = weigh_by_value};
+                struct loader *loader;
+                EXPECT_OK(loader_new(&options, &loader));
+                assert_true(loader_is_weighted(loader));
+                for (int64_t step = 0; step < 3; step++) {
+                    double mine;
+                    EXPECT_OK(loader_sum_weights(loader, step, &mine));
+                    sum += (double)(step + 1) * mine;
+                    for (int row = rank * B; row < ALL; row += world * B) {
+                        struct token_batch batch;
+                        EXPECT_OK(loader_batch(loader, step, row, &batch));
+                        for (int i = 0; i < B * T; i++) {
+                            assert_true(batch.weights[i] == (float)(batch.targets[i] % 3) / 2);
+                            counted += (double)(step + 1) * (double)batch.weights[i];
+                        }
+                    }
+                }
+                loader_delete(loader);
+            }
+            assert_true(sum == counted && sum > 0); // exact: multiples of a half
+        }
+}
+
+// Rows beyond those of loader_spread are padding; without one, batches have no weights.
+static void test_padding(void **state) {
+    (void)state;
+    struct loader *loader = group_loader(4, 4, false, 1);
+    struct token_batch batch;
+    EXPECT_OK(loader_batch(loader, 0, 0, &batch));
+    assert_null(batch.weights);
+    for (int i = 0; i < 4 * T; i++)
+        assert_int_equal(batch.starts[i], 0);
+    for (int n = 3; n <= 9; n++) {
+        loader_spread(loader, 0, (size_t)n);
+        for (int64_t step = 0; step < 4; step++) {
+            EXPECT_OK(loader_batch(loader, step, 0, &batch));
+            assert_int_equal(batch.weights != NULL, 4 * (step + 1) > n);
+            for (int i = 0; i < 4 * T && batch.weights; i++)
+                assert_true(batch.weights[i] == (float)(4 * step + i / T < n));
+        }
+    }
+    loader_delete(loader);
+}
+
+// Token values are positions of the shards: a document begins at one of them.
+static void test_documents(void **state) {
+    (void)state;
+    struct loader *loader = group_loader(2, 2, false, 1);
+    struct token_batch batch;
+    loader_set_document_start(loader, T + 3);
+    for (int again = 0; again < 2; again++) {
+        EXPECT_OK(loader_batch(loader, 0, 0, &batch));
+        for (int t = 0; t < T; t++) {
+            assert_int_equal(batch.starts[t], 0);
+            assert_int_equal(batch.starts[T + t], t < 3 ? 0 : 3);
+        }
+    }
+    loader_delete(loader);
 }
 
 static void test_missing_and_invalid_shards(void **state) {
@@ -503,10 +587,10 @@ static void test_missing_and_invalid_shards(void **state) {
 static void test_deleting_while_reading(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
-        const int32_t *tokens, *targets;
+        struct token_batch batch;
         struct loader *loader = group_loader(12, 12, true, (uint64_t)i);
         for (int step = 0; step < i % 4; step++)
-            EXPECT_OK(loader_batch(loader, step, 0, &tokens, &targets));
+            EXPECT_OK(loader_batch(loader, step, 0, &batch));
         loader_delete(loader);
     }
 }
@@ -533,23 +617,23 @@ static void test_more_tokens_than_31_bits(void **state) {
         close(file);
     }
     struct loader *loader;
-    const int32_t *tokens, *targets;
+    struct token_batch batch;
     temporary_path(&temporary, "huge-*.bin", path, sizeof path);
     EXPECT_OK(try_new(path, VOCABULARY, 1, 1, false, 1, &loader));
     assert_int_equal(loader_n_tokens(loader), 2 * n);
     const size_t per_shard = (n - 1) / T;
     assert_int_equal(loader_n_sequences(loader), 2 * per_shard);
-    EXPECT_OK(loader_batch(loader, (int64_t)marked, 0, &tokens, &targets));
-    assert_int_equal(tokens[0], 77);
-    EXPECT_OK(loader_batch(loader, (int64_t)(per_shard + marked), 0, &tokens, &targets));
-    assert_int_equal(tokens[0], 78);
-    EXPECT_OK(loader_batch(loader, (int64_t)(7 * 2 * per_shard + marked), 0, &tokens, &targets));
-    assert_int_equal(tokens[0], 77); // the eighth epoch
+    EXPECT_OK(loader_batch(loader, (int64_t)marked, 0, &batch));
+    assert_int_equal(batch.tokens[0], 77);
+    EXPECT_OK(loader_batch(loader, (int64_t)(per_shard + marked), 0, &batch));
+    assert_int_equal(batch.tokens[0], 78);
+    EXPECT_OK(loader_batch(loader, (int64_t)(7 * 2 * per_shard + marked), 0, &batch));
+    assert_int_equal(batch.tokens[0], 77); // the eighth epoch
     loader_delete(loader);
     EXPECT_OK(try_new(path, 78, 1, 1, false, 1, &loader));
     char place[32];
     snprintf(place, sizeof place, "token %zu ", marked * T);
-    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, (int64_t)(per_shard + marked), 0, &tokens, &targets),
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, (int64_t)(per_shard + marked), 0, &batch),
                    "huge-1.bin", place, "is 78,");
     loader_delete(loader);
 }
@@ -572,10 +656,10 @@ static void test_more_shards_than_open_files(void **state) {
     enum status status = try_new(temporary_path(&temporary, "many-*.bin", many, sizeof many), VOCABULARY, 1,
                                  1, false, 1, &loader);
     for (int step = 0; status == STATUS_OK && step < 2 * N_SHARDS; step++) {
-        const int32_t *tokens, *targets;
-        status = loader_batch(loader, step, 0, &tokens, &targets);
+        struct token_batch batch;
+        status = loader_batch(loader, step, 0, &batch);
         if (status == STATUS_OK)
-            assert_int_equal(tokens[0], 100 * (step % N_SHARDS));
+            assert_int_equal(batch.tokens[0], 100 * (step % N_SHARDS));
     }
     loader_delete(loader);
     setrlimit(RLIMIT_NOFILE, &before);
@@ -591,13 +675,13 @@ static void test_truncated_shard(void **state) {
     temporary_path(&temporary, "cut.bin", path, sizeof path);
     struct loader *loader;
     EXPECT_OK(try_new(path, VOCABULARY, 1, 1, false, 1, &loader));
-    const int32_t *tokens, *targets;
-    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    struct token_batch batch;
+    EXPECT_OK(loader_batch(loader, 0, 0, &batch));
     assert_int_equal(truncate(path, SHARD_HEADER_BYTES + 2 * (2 * T + 1)), 0);
-    EXPECT_OK(loader_batch(loader, 1, 0, &tokens, &targets));
-    assert_int_equal(tokens[0], T);
-    EXPECT_FAILURE(STATUS_FAILED, loader_batch(loader, 3, 0, &tokens, &targets), "cut.bin", "was truncated");
-    EXPECT_OK(loader_batch(loader, 1, 0, &tokens, &targets));
+    EXPECT_OK(loader_batch(loader, 1, 0, &batch));
+    assert_int_equal(batch.tokens[0], T);
+    EXPECT_FAILURE(STATUS_FAILED, loader_batch(loader, 3, 0, &batch), "cut.bin", "was truncated");
+    EXPECT_OK(loader_batch(loader, 1, 0, &batch));
     loader_delete(loader);
 }
 
@@ -619,6 +703,9 @@ int main(void) {
         cmocka_unit_test(test_mixture),
         cmocka_unit_test(test_held_out),
         cmocka_unit_test(test_held_out_with_a_short_last_shard),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_documents),
         cmocka_unit_test(test_missing_and_invalid_shards),
         cmocka_unit_test(test_deleting_while_reading),
         cmocka_unit_test(test_more_tokens_than_31_bits),

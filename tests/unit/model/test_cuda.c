@@ -44,7 +44,8 @@ static void evaluate(struct whole_model *model, double *sum) {
     int n = model->options.B * model->options.T;
     random_tokens(tokens, n, model->params.config.vocab_size, 3);
     random_tokens(targets, n, model->params.config.vocab_size, 4);
-    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks, tokens, targets, sum, NULL));
+    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks,
+                           whole_model_batch(model, tokens, targets), sum, NULL));
 }
 
 // Two steps with an evaluation in between: each pass starts with what the previous one left in the buffers.
@@ -178,7 +179,8 @@ static int waits_of_a_pass(struct device *device, bool offload) {
     wait_for = device->synchronize;
     device->synchronize = count_wait;
     n_waits = 0;
-    assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, tokens, 1, &sum));
+    assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks,
+                                   whole_model_batch(&model, tokens, tokens), 1, &sum));
     device->synchronize = wait_for;
     whole_model_free(&model);
     return n_waits;
@@ -403,9 +405,10 @@ static void test_cache_of_a_llama(void **state) {
         random_tokens(tokens, T, V, 6);
         whole_model_init(&model, &llama_config, device, &options, T);
         whole_model_perturb(&model);
-        gpt_set_end_of_text(model.gpt, tokens[6]);
+        model.document_start = tokens[6];
         generator_set_end_of_text(model.generator, tokens[6]);
-        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, expected));
+        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, whole_model_batch(&model, tokens, NULL),
+                             expected));
         for (int prompt = 1; prompt < T; prompt += 4) {
             generator_reset(model.generator, sequence);
             assert_ok(
@@ -547,7 +550,8 @@ static void test_logits_have_the_compute_type(void **state) {
         struct whole_model model;
         whole_model_init(&model, &deep_config, device, &options, 0);
         whole_model_randomize(&model, 3);
-        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, logits[type]));
+        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, whole_model_batch(&model, tokens, NULL),
+                             logits[type]));
         whole_model_free(&model);
         for (int i = 0; i < N * V; i++) {
             float value = logits[type][i], exact = logits[DTYPE_F32][i];

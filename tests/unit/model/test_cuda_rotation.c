@@ -39,13 +39,14 @@ static struct results results_of(struct device *device, const struct gpt_config 
     whole_model_perturb(&model);
     random_tokens(tokens, 2 * T, V, 6);
     if (documents) {
-        gpt_set_end_of_text(model.gpt, tokens[4]);
+        model.document_start = tokens[4];
         generator_set_end_of_text(model.generator, tokens[4]);
     }
     const uint64_t before = device_launches(device);
     results.step = whole_model_step(&model, &model.hooks);
     results.launches = device_launches(device) - before;
-    assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, results.full));
+    assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, whole_model_batch(&model, tokens, NULL),
+                         results.full));
     generator_reset(model.generator, sequence);
     for (int t = 0, n = 4; t < 8; t += n)
         assert_ok(generator_append(model.generator, &model.stream, &model.hooks, sequence, tokens + t, n));

@@ -38,9 +38,11 @@ static void pass(struct whole_model *model, const int32_t *tokens, const int32_t
                  struct outcome *out) {
     double sum;
     const size_t n = model->params.n_elements;
-    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks, tokens, targets, &sum, out->losses));
+    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks,
+                           whole_model_batch(model, tokens, targets), &sum, out->losses));
     whole_model_zero_grads(model);
-    assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks, tokens, targets, 1.0f, &sum));
+    assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks,
+                                   whole_model_batch(model, tokens, targets), 1.0f, &sum));
     out->grads = calloc(n, sizeof *out->grads);
     assert_non_null(out->grads);
     for (size_t i = 0; i < n; i++)
@@ -59,7 +61,7 @@ static void init(struct whole_model *model, struct device *device, struct gpt_op
         memmove(wpe, wpe + (size_t)first * C * size, (size_t)(T - first) * C * size);
     }
     if (options.mask_documents)
-        gpt_set_end_of_text(model->gpt, END_OF_TEXT);
+        model->document_start = END_OF_TEXT;
 }
 
 // Adds the outcome of the document [first, end) of a sequence, run by itself, to `sum`.

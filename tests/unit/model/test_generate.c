@@ -33,7 +33,7 @@ static void model_init_of(struct whole_model *model, const struct gpt_config *co
     const struct gpt_options options = {.type = type, .B = 1, .T = N_POSITIONS, .mask_documents = documents};
     whole_model_init(model, config, device, &options, N_POSITIONS);
     if (documents) {
-        gpt_set_end_of_text(model->gpt, END_OF_TEXT);
+        model->document_start = END_OF_TEXT;
         generator_set_end_of_text(model->generator, END_OF_TEXT);
     }
     float *values = malloc(model->params.n_elements * sizeof *values);
@@ -117,7 +117,8 @@ static void cache_gives_the_logits_of_a_full_pass(const char *name, const struct
             tokens[i] = (int32_t)rng_below(5, 1, (uint64_t)i, VOCAB_SIZE);
         if (documents)
             give_documents(tokens);
-        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, expected));
+        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, whole_model_batch(&model, tokens, NULL),
+                             expected));
         double tolerance = logits_tolerance((enum dtype)type, expected, n_logits), worst = 0;
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
             worst = worse(worst, append_error(&model, tokens, expected, cuts[i].chunks, cuts[i].n));
@@ -264,7 +265,8 @@ static void test_greedy_generation_agrees_with_full_passes(void **state) {
             assert_ok(
                 generator_step(model.generator, &model.stream, &model.hooks, &sequence, &tokens[i], 1, NULL));
         }
-        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, logits));
+        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, whole_model_batch(&model, tokens, NULL),
+                             logits));
         double tolerance = 2 * logits_tolerance((enum dtype)type, logits, n_logits);
         int n_same = 0;
         for (int i = N_PROMPT; i < N_POSITIONS; i++) {

@@ -288,7 +288,8 @@ static void check_logits(struct run *run, const int32_t *tokens) {
     assert_true(logits && wanted);
     assert_int_equal(expected->elements,
                      (size_t)run->B * (size_t)run->T * (size_t)run->model.params.config.vocab_size);
-    assert_ok(gpt_logits(run->model.gpt, &run->model.stream, &run->model.hooks, tokens, logits));
+    assert_ok(gpt_logits(run->model.gpt, &run->model.stream, &run->model.hooks,
+                         whole_model_batch(&run->model, tokens, NULL), logits));
     for (size_t i = 0; i < expected->elements; i++)
         run->reached.logits = worse(run->reached.logits,
                                     fabs((double)logits[i] - (double)safetensor_value(expected, wanted, i)));
@@ -311,7 +312,8 @@ static double run_micro_batches(struct run *run, int step) {
         if (step == 0 && k == 0 && run->has_tensors && model->options.type != DTYPE_F64)
             check_logits(run, tokens);
         whole_model_poison(model);
-        assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks, tokens, targets,
+        assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks,
+                                       whole_model_batch(model, tokens, targets),
                                        (float)(loss_scale / n_tokens), &loss_sum));
         sum += loss_sum;
     }

@@ -28,7 +28,8 @@ static double moved_loss(struct whole_model *model, size_t element, double by, c
                          const int32_t *targets) {
     double *params = whole_data(model, model->param_region), before = params[element], sum;
     params[element] = before + by;
-    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks, tokens, targets, &sum, NULL));
+    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks,
+                           whole_model_batch(model, tokens, targets), &sum, NULL));
     params[element] = before;
     return sum / (model->options.B * model->options.T);
 }
@@ -56,7 +57,8 @@ static void check_gradients(const char *name, const struct gpt_config *config, s
     whole_model_perturb(&model);
     whole_model_zero_grads(&model);
     double sum, worst = 0;
-    assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 0.125f, &sum));
+    assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks,
+                                   whole_model_batch(&model, tokens, targets), 0.125f, &sum));
     const double *grads = whole_data(&model, model.grad_region);
     int n_checked = 0;
     for (int i = 0; i < model.params.n_params; i++) {

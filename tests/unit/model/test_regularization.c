@@ -42,7 +42,8 @@ static double moved_loss(struct whole_model *model, size_t element, double by, c
                          const int32_t *targets) {
     double *params = whole_data(model, model->param_region), before = params[element], sum;
     params[element] = before + by;
-    assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks, tokens, targets, 0, &sum));
+    assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks,
+                                   whole_model_batch(model, tokens, targets), 0, &sum));
     params[element] = before;
     return sum / TOKENS;
 }
@@ -66,8 +67,8 @@ static void check_differences(struct device *device, int family) {
     random_tokens(tokens, TOKENS, model.params.config.vocab_size, 1);
     random_tokens(targets, TOKENS, model.params.config.vocab_size, 2);
     whole_model_zero_grads(&model);
-    assert_ok(
-        gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 1.0f / TOKENS, &sum));
+    assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks,
+                                   whole_model_batch(&model, tokens, targets), 1.0f / TOKENS, &sum));
     const size_t bytes = model.params.n_elements * sizeof(double);
     double *grads = malloc(bytes);
     assert_non_null(grads);
@@ -128,7 +129,7 @@ static double loss_at(struct whole_model *model, int rows, const int32_t *tokens
     struct gpt *gpt = model->gpt;
     double *sum;
     assert_ok(model->device->memory_new(model->device, sizeof *sum, "tests", (void **)&sum));
-    assert_ok(gpt_load(gpt, &model->stream, tokens, tokens, first_token));
+    assert_ok(gpt_load(gpt, &model->stream, whole_model_batch(model, tokens, tokens), first_token));
     assert_ok(gpt_train(gpt, &model->stream, &model->hooks, &(struct gpt_loss){.scale = 0, .sum = sum}));
     double value;
     whole_copy(model, &value, sum, sizeof value);
@@ -171,8 +172,8 @@ static void test_evaluation_is_plain(void **state) {
             random_tokens(tokens, 8, model.params.config.vocab_size, 1);
             // Also after a training pass.
             for (int pass = 0; pass < 2; pass++) {
-                assert_ok(gpt_evaluate(model.gpt, &model.stream, &model.hooks, tokens, tokens, &sums[k][pass],
-                                       NULL));
+                assert_ok(gpt_evaluate(model.gpt, &model.stream, &model.hooks,
+                                       whole_model_batch(&model, tokens, tokens), &sums[k][pass], NULL));
                 loss_at(&model, 2, tokens, 0);
             }
             bytes[k] = region_kind_bytes(&model.table, REGION_DATA);

@@ -59,12 +59,14 @@ static void check_shape(struct whole_model *model, struct gpt_shape shape) {
         rows[i] = n - 1 - i; // in any order, more than one tile of them
     }
     whole_model_poison(model);
-    assert_ok(gpt_score(model->gpt, &model->stream, &model->hooks,
-                        &(struct gpt_scoring){shape, tokens, targets, losses, rows, n, predictions}));
+    assert_ok(gpt_score(
+        model->gpt, &model->stream, &model->hooks,
+        &(struct gpt_scoring){shape, {.tokens = tokens, .targets = targets}, losses, rows, n, predictions}));
     const double epsilon = dtype_epsilon(model->options.type);
     for (int b = 0; b < shape.B; b++) {
         memcpy(padded, tokens + b * shape.T, (size_t)shape.T * sizeof *tokens);
-        assert_ok(gpt_logits(model->gpt, &model->stream, &model->hooks, padded, logits));
+        assert_ok(gpt_logits(model->gpt, &model->stream, &model->hooks,
+                             whole_model_batch(model, padded, NULL), logits));
         for (int t = 0; t < shape.T; t++) {
             int32_t most_likely;
             const int at = b * shape.T + t;

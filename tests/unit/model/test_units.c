@@ -303,15 +303,15 @@ static void check_evaluation(const struct gpt_config *config, struct device *dev
         whole_model_init(&model, config, device,
                          &(struct gpt_options){.type = DTYPE_F32, .B = 2, .T = 7, .training = training}, 0);
         whole_model_perturb(&model);
-        assert_ok(
-            gpt_evaluate(model.gpt, &model.stream, &model.hooks, tokens, targets, &sums[training], losses));
+        assert_ok(gpt_evaluate(model.gpt, &model.stream, &model.hooks,
+                               whole_model_batch(&model, tokens, targets), &sums[training], losses));
         double sum = 0;
         for (int i = 0; i < 14; i++)
             sum += (double)losses[i];
         assert_true(sum == sums[training]);
         if (training)
-            assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 1.0f,
-                                           &sums[2]));
+            assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks,
+                                           whole_model_batch(&model, tokens, targets), 1.0f, &sums[2]));
         whole_model_free(&model);
     }
     assert_true(sums[1] == sums[2]);

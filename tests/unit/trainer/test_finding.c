@@ -31,7 +31,7 @@ static struct finding find(const char *groups_json) {
     fill(&model, "h.0.mlp.c_fc.bias", 1e12F);
     fill(&model, "h.0.mlp.c_proj.weight", 0);
     assert_ok(optimizer_groups_freeze(&config, &model.params));
-    assert_ok(gpt_load(model.gpt, &model.stream, tokens, targets, 0));
+    assert_ok(gpt_load(model.gpt, &model.stream, whole_model_batch(&model, tokens, targets), 0));
     const struct gpt_loss loss = {.scale = 1e28F, .sum = &sum};
     assert_ok(finding_train(model.gpt, &model.params, device, &model.stream, &model.hooks, &loss, &found));
     assert_true(isfinite(sum));
@@ -71,7 +71,8 @@ static void test_a_cap_does_not_hide_infinite_logits(void **state) {
         whole_model_randomize(&model, 7);
         if (k > 0)
             fill(&model, params_lm_head(&model.params)->name, 3e38F);
-        assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 1, &sum));
+        assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks,
+                                       whole_model_batch(&model, tokens, targets), 1, &sum));
         assert_int_equal(isfinite(sum) != 0, k == 0);
     }
     whole_model_free(&model);

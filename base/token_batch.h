@@ -1,0 +1,27 @@
+// A batch of sequences in host memory, as data/ makes it and model/ reads it.
+#ifndef ZERO_BASE_TOKEN_BATCH_H
+#define ZERO_BASE_TOKEN_BATCH_H
+
+#include <stdint.h>
+
+// Each field is (B, T): one value per position of each sequence.
+struct token_batch {
+    const int32_t *tokens;
+    const int32_t *targets; // the token to predict at each position
+    const int32_t *starts;  // where each token's document begins, as a position of its sequence
+    // Of the targets: a target's loss and its gradient are multiplied by its weight, finite and at least 0. A
+    // target of weight 0 takes no part in training or evaluation. NULL: all weights are 1.
+    const float *weights;
+};
+
+// Finds the `starts` of one sequence of T tokens. A document begins at each token `document_start`; the
+// tokens before the first one are a document too. document_start -1: the sequence is one document.
+static inline void token_batch_find_starts(const int32_t *tokens, int T, int32_t document_start,
+                                           int32_t *starts) {
+    for (int32_t t = 0, start = 0; t < T; t++) {
+        start = tokens[t] == document_start ? t : start;
+        starts[t] = start;
+    }
+}
+
+#endif
