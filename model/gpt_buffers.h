@@ -1,4 +1,4 @@
-// What a gpt holds: shared by its passes (gpt.c), its memory (gpt_memory.c) and generation (generate.c).
+// The struct of a gpt, shared by its passes (gpt.c), its memory (gpt_memory.c) and generation (generate.c).
 // Internal to model/.
 #ifndef ZERO_MODEL_GPT_BUFFERS_H
 #define ZERO_MODEL_GPT_BUFFERS_H
@@ -10,21 +10,21 @@
 #include "model/gpt_options.h"
 #include "model/rope_table.h"
 
-#define GPT_INPUT_SLOTS     2  // of pinned memory for inputs
-#define GPT_PREDICTION_ROWS 32 // whose logits gpt_score computes at once for predictions
+#define GPT_INPUT_SLOTS     2  // slots of pinned memory for inputs
+#define GPT_PREDICTION_ROWS 32 // rows whose logits gpt_score computes at a time for predictions
 
-// The key-value caches of a pass of generation (generate.c). B or T is 1.
+// The key-value caches for a generation pass (generate.c). B or T is 1.
 struct gpt_cache {
     void **blocks; // (n_layer), each (sequences, positions, 2 K D): keys, then values
     size_t stride; // elements from one sequence to the next
-    int sequence;  // the first row's, and the positions that it holds before the pass
+    int sequence;  // sequence of the first row, and the positions in its cache before the pass
     int length;
     // With T = 1, (B): in the device's memory, and `lengths` and `first` (as gpt_inputs.first, or NULL) in
     // the host's.
     const int32_t *sequences, *lengths, *host_lengths, *host_first;
 };
 
-// What a pass reads, as gpt_load and evaluations bring it.
+// The inputs of a pass, set by gpt_load and by evaluations.
 struct gpt_inputs {
     void *tokens, *targets;
     int32_t *first;   // (B, T) the first position that each one attends to; NULL without mask_documents
@@ -32,12 +32,12 @@ struct gpt_inputs {
     bool is_weighted; // the batch that was loaded last has weights
     int n_fields;     // of the above
     char *on_host;    // (GPT_INPUT_SLOTS, n_fields, B, T); NULL where the device reads the host's memory
-    // With dropout: (most sequences of a pass) their numbers in the run; GPT_INPUT_SLOTS times as many, or
-    // NULL where the device reads the host's memory.
+    // With dropout: numbers in the run of the pass's sequences, as many as a pass can have. On the host
+    // GPT_INPUT_SLOTS times as many; NULL if the device reads host memory.
     uint64_t *sequences, *sequences_on_host;
     struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
     int64_t n_loads;
-    size_t n_tokens; // of a slot: B * T of gpt_new
+    size_t n_tokens; // per slot: B * T of gpt_new
 };
 
 // The blocks' activations.
@@ -46,7 +46,7 @@ struct gpt_blocks {
                 // kept
     int n;      // with buffers of their own: from `lowest` on or, with RECOMPUTE_BLOCK or without training, 1
     struct block_buffers *buffers; // (n); gpt_block_buffers
-    unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
+    unsigned recomputed; // sets of block_activations that backward recomputes in all blocks but the last
 };
 // A block's. Those below `lowest` use its buffers before it does.
 static inline struct block_buffers *gpt_block_buffers(const struct gpt_blocks *blocks, int block) {
@@ -66,7 +66,7 @@ struct gpt_losses {
     double *sum, *sum_on_host;
 };
 
-// Of gpt_score: GPT_PREDICTION_ROWS rows of the final norm, their logits in the accumulation dtype, tokens.
+// For gpt_score: GPT_PREDICTION_ROWS rows of the final norm, their logits in the accumulation dtype, tokens.
 struct gpt_predictions {
     void *rows, *logits;
     int32_t *tokens;
@@ -76,10 +76,10 @@ struct gpt {
     const struct params *params;
     struct gpt_options options;
     struct device *device;
-    enum dtype accumulation; // of losses, gradients, mean, rstd and lse: fp32, or double on the oracle
+    enum dtype accumulation; // dtype of losses, gradients, mean, rstd and lse: fp32, or double in the oracle
     struct gpt_work work[2]; // of training, by a dry run: [0] a step's first micro-batch, [1] a further one
 
-    // Memory: pointers from gpt_bind, but for what has a list of its own.
+    // Memory: pointers set by gpt_bind, except those in lists of their own.
     struct buffer_list buffers;
     struct gpt_inputs inputs;
     struct activation_checkpoints activations;
@@ -90,19 +90,19 @@ struct gpt {
     struct gpt_predictions predictions;
     struct activation_gradients gradients;
     struct rope_table rope;
-    struct gpt_cache cache; // of generation; blocks NULL: none
+    struct gpt_cache cache; // for generation; blocks NULL: none
     void *workspace;
     size_t workspace_bytes;
 };
 
-// A pass with caches: TRACE_PROMPT, which ends with the last block, or TRACE_DECODING, which leaves the
-// logits of its B rows in logits. The runner may be one of a dry run.
+// Runs a pass with caches: TRACE_PROMPT, which ends after the last block, or TRACE_DECODING, which computes
+// the logits of its B rows. The runner may be that of a dry run.
 enum status gpt_run_cached(struct gpt *gpt, struct runner *runner, const struct unit_hooks *hooks,
                            enum trace_kind kind) MUST_CHECK;
 
-// A dry run of every pass that the gpt can make: the workspace that its operations need, and gpt->work.
+// Dry run of every pass that the gpt can make. Finds the workspace of its operations, and gpt->work.
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
-// A dry run of one pass, of training if the gpt trains, for its trace. Uses no operation of the device.
+// Dry run of one pass (training if the gpt trains) that records its trace. Uses no operation of the device.
 enum status gpt_record(struct gpt *gpt, struct trace *trace) MUST_CHECK;
 
 #endif

@@ -1,5 +1,5 @@
-// The figures that are printed and recorded do not depend on the number of ranks: each rank computes its
-// share of the batches, and all add them up.
+// Printed and recorded figures do not depend on the number of ranks: each rank computes its share of the
+// batches, and all ranks add up their results.
 #include "trainer/evaluation.h"
 
 #include <math.h>
@@ -52,9 +52,9 @@ static enum status evaluate_micro_batches(struct evaluator *evaluator, int64_t n
     return STATUS_OK;
 }
 
-// How many sequences of a source are evaluated: those of a mixture share the length by their weights, and
-// each has one at least. The count depends on neither ranks nor micro-batches, so that losses of different
-// runs are comparable.
+// The number of sequences of a source to evaluate. The sources of a mixture share the length by their
+// weights, with at least one sequence each. The number depends neither on ranks nor on micro-batches, so
+// losses of different runs are comparable.
 //   steps   train.eval_steps or train.eval_final_steps; 0: all of data.val
 static int64_t sequences_of_source(const struct evaluator *evaluator, const struct source *source,
                                    int64_t steps) {
@@ -225,7 +225,7 @@ static enum status load_tasks(struct evaluator *evaluator) {
     return STATUS_OK;
 }
 
-// Ranks with different files would add up scores of different items.
+// Checks that all ranks have the same files; otherwise they would add up scores of different items.
 static enum status check_same_tasks(struct evaluator *evaluator) {
     for (int i = 0; i < evaluator->tasks.list.n; i++) {
         const struct task *task = &evaluator->tasks.list.tasks[i];
@@ -249,7 +249,7 @@ static const struct data_task *find_recorded(const struct data_record *record, c
     return NULL;
 }
 
-// Files may change: figures are then not comparable, but the weights are the same.
+// Records the tasks. If their files change, figures are not comparable, but the weights are the same.
 static void record_tasks(struct evaluator *evaluator) {
     struct run *run = evaluator->run;
     const struct task_list *list = &evaluator->tasks.list;
@@ -317,8 +317,8 @@ int64_t evaluator_tasks_sequences(const struct evaluator *evaluator) {
 // ---- eval.tasks: scoring. Every rank has all items and scores every N-th batch. Each then gets all scores,
 // so that figures do not depend on the number of ranks.
 
-// This rank's batches: rank, rank + world, ... A rank with none left repeats the last one without its scores,
-// because in stage 3 the others need its shard of the parameters.
+// Scores this rank's batches: rank, rank + world, ... A rank with none left repeats the last batch without
+// counting it, because in stage 3 the other ranks need its shard of the parameters.
 static enum status score(struct evaluator *evaluator, int index) {
     struct run *run = evaluator->run;
     struct eval_tasks *tasks = &evaluator->tasks;
@@ -404,7 +404,8 @@ static enum status write_sample(const struct evaluator *evaluator, const struct 
     return status;
 }
 
-// In stage 3 every rank generates the same sample, as each holds a shard of the parameters; rank 0 writes it.
+// Generates a sample. In stage 3 every rank generates the same sample, because each has a shard of the
+// parameters; rank 0 writes it.
 enum status evaluator_sample(struct evaluator *evaluator) {
     struct run *run = evaluator->run;
     const struct config *config = run->config;
@@ -431,7 +432,7 @@ enum status evaluator_sample(struct evaluator *evaluator) {
         .write = add_to_text,
         .context = &text};
     text_add(&text, "%s", bytes);
-    // Ranks generate together: one that fails here cannot reach the agreement at the end.
+    // Ranks generate together, so a rank that fails here cannot reach the agreement at the end.
     enum status status = tokenizer_encode_prompt(request.tokenizer, prompt.bytes, prompt.n_bytes,
                                                  request.vocab_size, &prompt.tokens);
     if (status == STATUS_OK)

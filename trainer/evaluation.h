@@ -1,8 +1,8 @@
-// What is computed between steps to judge the model:
+// The evaluations between steps:
 // - the loss on data.val, in nats per token and, with a tokenizer, in bits per byte
 // - the figures of eval.tasks
 // - samples: text that the model generates
-// All with the average of the weights, if the run has one. Functions that return a status are collective.
+// All use the average of the weights, if the run has one. Functions that return a status are collective.
 #ifndef ZERO_TRAINER_EVALUATION_H
 #define ZERO_TRAINER_EVALUATION_H
 
@@ -10,7 +10,7 @@
 #include "trainer/run_output.h"
 #include "trainer/training_data.h"
 
-// eval.tasks.
+// The state of eval.tasks.
 struct eval_tasks {
     struct task_list list; // empty without eval.tasks
     // (list.n) each
@@ -18,7 +18,7 @@ struct eval_tasks {
     struct task_scores *scores;
     struct task_result *results; // of the last evaluation
     struct task_scorer scorer;
-    double seconds; // that the last evaluation took; 0: none yet
+    double seconds; // length of the last evaluation; 0: none yet
 };
 
 struct evaluator {
@@ -26,30 +26,30 @@ struct evaluator {
     const struct training_data *data;
     struct run_output *output;
     struct eval_tasks tasks;
-    struct run_best latest; // the last evaluation on train.eval_steps
-    int64_t final_step;     // of the final evaluation; 0: none yet
+    struct run_best latest; // the last evaluation with train.eval_steps
+    int64_t final_step;     // step of the final evaluation; 0: none yet
     double sequence_s;      // seconds per sequence of the last evaluation; 0: none yet
 };
 
-// Opens eval.tasks, once the data is open. Checks that all ranks have the same files; warns if they are
-// others than before a resumed checkpoint.
+// Opens eval.tasks, after the data was opened. Checks that all ranks have the same files. Warns if the files
+// differ from those of the resumed checkpoint.
 enum status evaluator_open(struct evaluator *evaluator) MUST_CHECK;
 void evaluator_free(struct evaluator *evaluator);
-void evaluator_describe_tasks(const struct evaluator *evaluator); // logs what there is
+void evaluator_describe_tasks(const struct evaluator *evaluator); // logs the tasks
 
-// Logs the loss on train.eval_steps of data.val and writes it to the metrics.
+// Computes the loss on train.eval_steps of data.val, logs it and writes it to the metrics.
 enum status evaluator_val(struct evaluator *evaluator) MUST_CHECK;
-// The same at the end of the run, on train.eval_final_steps. STATUS_STOPPED when a signal ends it.
+// The same at the end of the run, on train.eval_final_steps. STATUS_STOPPED if a signal ends it.
 enum status evaluator_val_final(struct evaluator *evaluator) MUST_CHECK;
-// Logs the figures of eval.tasks and writes them to the metrics. STATUS_STOPPED when a signal ends the one
-// after the last step; one before is then left out.
+// Computes the figures of eval.tasks, logs them and writes them to the metrics. A signal ends the evaluation:
+// after the last step with STATUS_STOPPED, before it without figures.
 enum status evaluator_tasks(struct evaluator *evaluator) MUST_CHECK;
-// Generates one sample, to the log and to samples/step-N.txt.
+// Generates one sample, and writes it to the log and to samples/step-N.txt.
 enum status evaluator_sample(struct evaluator *evaluator) MUST_CHECK;
 
-// How many sequences each evaluation of data.val computes; 0 without it.
+// The number of sequences that each evaluation of data.val computes; 0 without data.val.
 void evaluator_lengths(const struct evaluator *evaluator, int64_t *during, int64_t *final);
-// As many sequences of train.seq_len tokens take about as long as all tasks; 0 without tasks.
+// The number of sequences of train.seq_len tokens that take about as long as all tasks; 0 without tasks.
 int64_t evaluator_tasks_sequences(const struct evaluator *evaluator);
 
 #endif

@@ -1,11 +1,11 @@
 // Cheap checks come first. The config is resolved only after model.init_from and the tokenizer are open,
 // because model sizes may come from them.
 //
-// Most steps decide by what is given, by rules and by plans. Two measure this machine; what they find takes
-// time, and varies with what else it does:
-// - machine_measure_rate: matrix products and, with run.profile, the bandwidth of memory
+// Most steps depend only on the config, rules and plans. Two steps measure this machine, so they take time,
+// and their results vary with the load:
+// - machine_measure_rate: matrix products and, with run.profile, memory bandwidth
 // - make_model: on a GPU, the candidates for each matrix product of the model
-// pacing_check_minutes judges by the measured rate.
+// pacing_check_minutes uses the measured rate.
 #include "trainer/setup.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@
 #include "trainer/plan/model_sizes.h"
 #include "zero/checkpoint/ranks.h"
 
-// What is needed during setup only.
+// State that is needed during setup only.
 struct setup {
     struct trainer *trainer;
     struct checkpoint *resumed; // NULL: a new run
@@ -35,7 +35,7 @@ struct setup {
     int profile_region; // of the profiler's memory, with run.profile
 };
 
-// Nothing reads them once the states are loaded.
+// Closes the checkpoint and the weights, which are not needed once the states are loaded.
 static void close_sources(struct setup *setup) {
     checkpoint_close(setup->resumed);
     weights_close(&setup->weights);
@@ -45,7 +45,8 @@ static void close_sources(struct setup *setup) {
 
 // ---- configuration and tokenizer
 
-// A run that will resume needs its own checkpoints only: model.init_from may be gone by then.
+// Finds the model's sizes. A run that resumes needs only its own checkpoints: model.init_from may no longer
+// exist.
 static enum status find_model_sizes(struct setup *setup) {
     struct run *run = &setup->trainer->run;
     struct config *config = run->config;
@@ -60,13 +61,13 @@ static enum status find_model_sizes(struct setup *setup) {
         return model_sizes_from_weights(config, &sizes, path, true);
     TRY(initial_weights_open(&setup->weights, config));
     TRY(model_sizes_from_weights(config, &setup->weights.config, config->model.init_from, false));
-    // Not kept in the config, so that resuming from the run's config.json does not need that folder either.
+    // Not stored in the config, so that resuming from the run's config.json does not need that folder either.
     if (!config->data.tokenizer[0])
         setup->trainer->data.found_tokenizer = weights_find_tokenizer(&setup->weights);
     return STATUS_OK;
 }
 
-// What the config leaves to its input files, but for what depends on the tokenizer.
+// Finds what the config leaves to its input files, except what depends on the tokenizer.
 static enum status find_inputs(struct setup *setup) {
     struct run *run = &setup->trainer->run;
     TRY(config_require_training(run->config));
@@ -83,7 +84,7 @@ static enum status resolve_config(struct setup *setup) {
     TRY(config_resolve(config, run->comm->world));
     const struct gpt_config sizes = config_model(config);
     TRY(params_init(&run->params, &sizes));
-    // Before anything is made, so that a wrong pattern of optimizer.groups leaves no run folder.
+    // Checks optimizer.groups before anything is created, so that a wrong pattern leaves no run folder.
     TRY(optimizer_groups_freeze(config, &run->params));
     if (!setup->weights.path)
         return STATUS_OK;
@@ -94,7 +95,7 @@ static enum status resolve_config(struct setup *setup) {
 
 // ---- several ranks
 
-// Rank 0's text; free it with text_free.
+// Sends rank 0's text to all ranks; free it with text_free.
 static enum status broadcast_text(struct comm *comm, const struct text *mine, struct text *of_rank_0) {
     uint64_t length = mine->length;
     TRY(comm_broadcast(comm, &length, sizeof length, 0));
@@ -123,9 +124,9 @@ static enum status check_same_config(struct run *run) {
     return status;
 }
 
-// Of the weights to begin with, once they are open: the checkpoint, or another program's files.
+// Adds the initial weights, once they are open: the checkpoint, or another program's files.
 static void add_weights(struct text *files, const struct weights *weights) {
-    char *pattern = weights->checkpoint // its manifest has checksums of the rest
+    char *pattern = weights->checkpoint // the manifest has checksums of the other files
                         ? file_path("%s/manifest.json", weights->checkpoint->path)
                         : weights->gguf_path ? copy_string(weights->gguf_path)
                           : weights->folder  ? file_path("%s/*.safetensors", weights->folder)
@@ -162,7 +163,7 @@ struct memory_need {
     uint64_t ranks;             // ranks on the machine
 };
 
-// Finds the rank that lacks most, or has least to spare.
+// Finds the rank that lacks the most memory or has the least to spare.
 static enum status gather_memory(struct run *run, enum region_place place, struct memory_need *out) {
     struct comm *comm = run->comm;
     size_t available;
@@ -204,8 +205,8 @@ static enum status refuse_memory(struct run *run, const struct memory_need needs
     return status;
 }
 
-// Refuses a run that does not fit into memory. Ranks on a machine share its host memory. Each has a GPU of
-// its own; if ranks share a GPU, it is the allocation that fails.
+// Refuses a run that does not fit into memory. Ranks on a machine share its host memory. Each rank has its
+// own GPU; if ranks share a GPU, the allocation fails instead.
 static enum status check_memory(struct run *run) {
     struct memory_need needs[N_REGION_PLACES] = {0};
     TRY(gather_memory(run, REGION_HOST, &needs[REGION_HOST]));
@@ -217,8 +218,8 @@ static enum status check_memory(struct run *run) {
     return STATUS_OK;
 }
 
-// What the process takes besides model memory. Arrays that measured this machine are freed again; they count
-// where they took more than the model will.
+// The memory of the process besides model memory. Arrays that measured this machine were freed; they count
+// only where they took more than the model will.
 static size_t program_memory(const struct engine_options *options, size_t model_bytes) {
     const size_t resident = metrics_resident_memory() - engine_links_bytes(options) -
                             (options->device->place == REGION_HOST
@@ -264,7 +265,7 @@ static enum status make_weights(void *context, enum checkpoint_kind kind, int un
     return STATUS_OK;
 }
 
-// The weights that a run begins with: drawn, or model.init_from's.
+// Finds the initial weights of a run: random ones, or those of model.init_from.
 static enum status find_weights(struct setup *setup, struct checkpoint_source *source) {
     struct run *run = &setup->trainer->run;
     *source = (struct checkpoint_source){.context = run, .read = make_weights};
@@ -288,7 +289,7 @@ static enum status load_weights(struct setup *setup) {
     return model_states_load(&run->engine.state, &run->machine.stream, &source, false);
 }
 
-// What is later than the checkpoint is of steps that will be done again.
+// Removes records that are later than the checkpoint, because their steps will be repeated.
 static enum status clear_later(struct run *run) {
     const struct run_best *best = &run->state.best;
     if (!run_leads(run))
@@ -313,7 +314,7 @@ static enum status load_state(struct setup *setup) {
 
 // ---- setup
 
-// What the training loss has beyond the cross entropy.
+// Logs the terms of the training loss besides the cross entropy.
 static void describe_regularization(const struct config *config) {
     const struct {
         const char *name;
@@ -330,8 +331,9 @@ static void describe_regularization(const struct config *config) {
     text_free(&list);
 }
 
-// When bulk collectives run. Stages 0 and 1 reduce a bucket as soon as backward has filled it: one that holds
-// all units but the first, whose gradients come last, is not full before.
+// Describes when bulk collectives run. Stages 0 and 1 reduce a bucket as soon as backward has filled it. A
+// bucket that contains all units but the first is full only at the end, because the first unit's gradients
+// come last.
 static void describe_overlap(const struct run *run, struct text *when) {
     const struct config *config = run->config;
     const struct params *params = &run->params;
@@ -409,7 +411,7 @@ static enum status open_folder(struct run *run) {
     return run_folder_meet(&run->folder, run->comm);
 }
 
-// A run that cannot save must fail now, not when its first checkpoint is due.
+// Tries to write to the folder: a run that cannot save must fail now, not when its first checkpoint is due.
 static enum status try_folder(const struct run *run) {
     return run_folder_try(&run->folder, run->config, run->comm->rank, run_leads(run));
 }
@@ -424,12 +426,12 @@ static enum status begin_folder(struct setup *setup) {
     return run_output_begin_session(&setup->trainer->output);
 }
 
-// Each step needs the ones before it.
+// The steps of setup; each needs the ones before it.
 static enum status set_up(struct setup *setup, bool *complete) {
     struct trainer *trainer = setup->trainer;
     struct run *run = &trainer->run;
-    // A missing file is named as such, before what would follow from it differs; so are those found beside
-    // others.
+    // A missing file is reported as missing before its consequences are compared. The same for files found
+    // beside others.
     TRY(check_same_config(run));
     TRY(check_same_files(setup));
     TRY(run_agree(run, find_inputs(setup)));
@@ -491,7 +493,7 @@ void trainer_delete(struct trainer *trainer) {
     struct run *run = &trainer->run;
     progress_free(&trainer->output.progress);
     metrics_close(&trainer->output.metrics);
-    // A step that failed half-way leaves operations and collectives in flight. Let them end before their
+    // A step that failed in the middle leaves operations and collectives in flight. Let them end before their
     // memory is freed.
     stream_drain(&run->machine.stream);
     comm_detach(run->comm);

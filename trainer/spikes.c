@@ -78,7 +78,7 @@ void spikes_add(const struct config *config, struct spike_record *record,
 
 // ---- the first tensor that is not finite
 
-// Operations know addresses, hooks know which tensors are there: together they give a value its name.
+// Operations know addresses, and hooks know which tensors are there. Together they give a value its name.
 
 #define VIEWS       4 // at most two units, and two groups, are held at a time
 #define CHUNK_BYTES ((size_t)1 << 20)
@@ -89,7 +89,7 @@ struct search {
     struct {
         int unit;
         struct unit_view view;
-    } views[VIEWS]; // acquired last, the newest first
+    } views[VIEWS]; // acquired units, the newest first
     int n_views;
     bool is_backward;
     char *chunk; // (CHUNK_BYTES)
@@ -106,7 +106,7 @@ static void keep_view(struct search *search, int unit, enum gpt_pass pass, const
     search->is_backward = pass != GPT_FORWARD;
 }
 
-// The tensor that begins at the address, as a parameter or as a gradient; NULL: none.
+// Returns the tensor that begins at the address, as a parameter or as a gradient; NULL if there is none.
 static const struct param *tensor_of(const struct search *search, const void *address) {
     for (int i = 0; i < search->n_views && address; i++) {
         const struct param_unit *unit = &search->params->units[search->views[i].unit];
@@ -120,7 +120,7 @@ static const struct param *tensor_of(const struct search *search, const void *ad
     return NULL;
 }
 
-// The name of a layer: that of its weight, without ".weight".
+// Returns the name of a layer: that of its weight without ".weight".
 static const char *layer_of(const struct search *search, const void *weight, char *name, size_t size) {
     const struct param *tensor = tensor_of(search, weight);
     if (!tensor)
@@ -157,9 +157,9 @@ static enum status find_in_row(struct search *search, struct stream *stream, con
     return STATUS_OK;
 }
 
-// Looks at (rows, columns) values, rows `stride` apart, unless something is found already. NULL: nothing is
-// there.
-//   what   of them, with the layer's name in place of %s
+// Checks (rows, columns) values, rows `stride` apart, unless something was found already. values NULL: does
+// nothing.
+//   what   describes the values; %s stands for the layer's name
 static enum status look(struct search *search, struct stream *stream, const void *values, size_t rows,
                         size_t columns, size_t stride, enum dtype type, const char *what, const char *layer) {
     const bool is_dense = columns == stride;
@@ -177,7 +177,7 @@ static enum status look(struct search *search, struct stream *stream, const void
     return STATUS_OK;
 }
 
-// A parameter; n elements.
+// Checks a parameter of n elements.
 static enum status look_at_tensor(struct search *search, struct stream *stream, const void *values, size_t n,
                                   enum dtype type) {
     const struct param *tensor = tensor_of(search, values);
@@ -268,7 +268,7 @@ static enum status look_at_mix_backward(struct search *search, struct stream *st
     return look(search, stream, a->dx, 1, a->n, a->n, a->type, "the gradient of the input of", layer);
 }
 
-// The layer's name is known where the operation reads its weight; else from the gradient. Its bias follows
+// The layer's name is known if the operation reads its weight, otherwise from the gradient. A bias follows
 // its weight.
 static enum status look_at_linear_backward(struct search *search, struct stream *stream,
                                            const struct linear_backward_args *a) {
@@ -302,7 +302,7 @@ static enum status look_at_rms_norm_backward(struct search *search, struct strea
     return look_at_norm_backward(search, stream, &args);
 }
 
-// Operations that are not listed show in the inputs of those that are.
+// Operations that are not listed here show up in the inputs of listed ones.
 static enum status look_at_operation(void *context, struct stream *stream, enum operation operation,
                                      const void *args) {
     struct search *search = context;
@@ -357,7 +357,7 @@ static enum status look_at_call(void *context, struct observed_call *call) {
     return look_at_operation(context, call->stream, call->operation, call->args);
 }
 
-// ---- hooks: those of the stage, which say what is where
+// ---- hooks: those of the stage, which know the places of tensors
 
 static enum status begin(void *context, enum trace_kind kind) {
     const struct search *search = context;
@@ -403,7 +403,7 @@ enum status finding_train(struct gpt *gpt, const struct params *params, struct d
 
 enum { SEQUENCES_NAMED = 3 };
 
-// "token 0 of a.bin, token 64 of b.bin and 6 others": `n` rows of a step's batch, from `row` on.
+// Appends "token 0 of a.bin, token 64 of b.bin and 6 others": `n` rows of a step's batch, from `row` on.
 static void add_sequences(const struct run *run, const struct training_data *data, int64_t step, int64_t row,
                           int64_t n, struct text *out) {
     const int64_t data_step = run->config->train.overfit_one_batch ? 0 : step - 1;
@@ -434,7 +434,7 @@ struct found {
     int64_t micro_batch;
 };
 
-// Forward and backward of the step's micro-batches once more, with the weights that the step had.
+// Repeats forward and backward of the step's micro-batches, with the weights that the step had.
 static enum status repeat_step(struct run *run, const struct training_data *data,
                                const struct diverged_step *step, struct found *found) {
     struct engine *engine = &run->engine;
@@ -459,7 +459,8 @@ static enum status repeat_step(struct run *run, const struct training_data *data
     return gradients_finish(&engine->state.gradients, &run->machine.stream);
 }
 
-// As after a step that is given up: offload copies gradients while it adds their squares.
+// Discards the gradients, as after a step that is given up: offload copies gradients while it adds their
+// squares.
 static enum status drop_gradients(struct run *run) {
     struct optimizer *optimizer = &run->engine.optimizer;
     double norm;
@@ -469,7 +470,7 @@ static enum status drop_gradients(struct run *run) {
     return run->machine.device->synchronize(&run->machine.stream);
 }
 
-// Appends where the first value that is not finite is, over all ranks, and in which data. Collective.
+// Appends where the first non-finite value of all ranks is, and in which data. Collective.
 static enum status add_first(struct run *run, const struct training_data *data,
                              const struct diverged_step *step, struct text *out) {
     const struct comm *comm = run->comm;
@@ -501,7 +502,7 @@ static enum status add_first(struct run *run, const struct training_data *data,
     return status;
 }
 
-// ---- what to do
+// ---- reactions
 
 static enum status end_run(const struct run *run, const struct diverged_step *step, const struct text *what,
                            const char *advice) {

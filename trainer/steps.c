@@ -1,5 +1,5 @@
-// To issue a step: forward and backward of each micro-batch, the gradient norm, the optimizer's update. To
-// finish it: wait until the device is done, and report it.
+// Issuing a step: forward and backward of each micro-batch, the gradient norm, the optimizer's update.
+// Finishing it: waiting until the device is done, and reporting the step.
 #include "trainer/steps.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@
 #include "zero/optimizer/noise_probe.h"
 #include "zero/stages/gradients.h"
 
-// What each rank sends to all others after each step.
+// The report that each rank sends to all others after each step.
 struct step_report {
     double loss_sum, memory_peak; // loss_sum: where the host decides
     double seconds; // since the step began; where the device decides, of the step finished last, 0: none yet
@@ -29,10 +29,10 @@ static int64_t data_step(const struct run *run) {
     return run->config->train.overfit_one_batch ? 0 : run->step;
 }
 
-// Loads micro-batch k of this rank. For k == 0 all ranks agree whether it loaded, and whether any rank was
-// asked to stop (STATUS_STOPPED). If a later one fails to load, *batch_status keeps the failure for the
-// step's report. Until then this rank repeats the micro-batch before it, because the other ranks' collectives
-// need this rank.
+// Loads micro-batch k of this rank. For k == 0 all ranks agree whether it was loaded, and whether any rank
+// was asked to stop (STATUS_STOPPED). If a later one cannot be loaded, *batch_status keeps the failure for
+// the step's report. Until then this rank repeats the previous micro-batch, because the other ranks'
+// collectives need this rank.
 static enum status next_batch(struct steps *steps, int64_t k, enum status *batch_status,
                               struct token_batch *batch) {
     struct run *run = steps->run;
@@ -54,7 +54,7 @@ static enum status next_batch(struct steps *steps, int64_t k, enum status *batch
 
 // ---- CUDA graphs of a step: one launch by the host instead of hundreds
 
-// Why a step of this run cannot be captured; NULL: it can.
+// Returns why a step of this run cannot be captured; NULL: it can.
 static const char *obstacle(const struct steps *steps) {
     const struct run *run = steps->run;
     const struct config *config = run->config;
@@ -88,7 +88,7 @@ static void free_graphs(struct steps *steps) {
     graph_free(&graphs->update.graph);
 }
 
-// What was captured has not run, so after a failure it is done as it is.
+// Captures `work`. Captured work has not run, so after a failure it is run directly.
 static enum status capture(struct steps *steps, struct step_graph *graph, enum status (*work)(void *context),
                            void *context) {
     struct stream *stream = &steps->run->machine.stream;
@@ -104,9 +104,9 @@ static enum status capture(struct steps *steps, struct step_graph *graph, enum s
     return work(context);
 }
 
-// Does `work`, which issues operations to the stream: through its graph where graphs are on. The first time
-// it is done as it is, as libraries load kernels and set themselves up then; the second time it is captured.
-// `work` must do the same each time, and change no state of the host that outlasts the step.
+// Runs `work`, which issues operations to the stream, through its graph if graphs are on. The first run is
+// direct, because libraries load kernels and initialize then; the second is captured. `work` must do the same
+// each time, and change no host state that outlasts the step.
 static enum status run_graph(struct steps *steps, struct step_graph *graph,
                              enum status (*work)(void *context), void *context) {
     if (!steps->graphs.is_on || steps->output->profiler.profile)
@@ -135,7 +135,7 @@ static enum status weigh_step(struct steps *steps, struct issued_step *step) {
     return STATUS_OK;
 }
 
-// Plans the next step. If the one before is not finished, as if its update were done.
+// Plans the next step. If the previous step is not finished, assumes that its update is done.
 static void plan_step(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const bool is_ahead = steps->n_finished < steps->n_issued;
@@ -162,7 +162,7 @@ bool steps_may_be_ahead(const struct steps *steps) {
 
 // ---- the gradient noise scale, and the batch size that follows from it
 
-// Whether the step after so many is measured.
+// Whether the next step is measured.
 static bool measures_noise(const struct steps *steps, int64_t batch_size) {
     const struct config *config = steps->run->config;
     return config->train.noise_scale_every > 0 &&
@@ -170,14 +170,14 @@ static bool measures_noise(const struct steps *steps, int64_t batch_size) {
            batch_size > config->train.micro_batch_size;
 }
 
-// The step after this one may be issued already, wherever the decision is made: the one after that is the
-// first.
+// The step after this one may have been issued already. So the first step with a new batch size is the one
+// after that, wherever the decision is made.
 static void grow(struct steps *steps, const struct issued_step *step) {
     struct run *run = steps->run;
     struct config_stages *grown = &run->state.noise.grown;
     const int64_t batch = step->batch_size;
     if (grown->n == CONFIG_SCHEDULE_MOST ||
-        batch != batch_sizes_at(&run->batches, step->now.step + 1) || // it has grown since
+        batch != batch_sizes_at(&run->batches, step->now.step + 1) || // the batch has grown since
         !noise_wants_more(&run->state.noise, batch, run->config->train.max_batch_size))
         return;
     grown->stages[grown->n++] = (struct config_stage){step->now.step + 1, 2 * batch};
@@ -189,8 +189,8 @@ static void grow(struct steps *steps, const struct issued_step *step) {
              (long long)(2 * batch));
 }
 
-// Once a measured step has ended and its update was not skipped: takes up the measurement, and decides on the
-// batch size of the steps after the next one. The same on all ranks.
+// Called when a measured step has ended and its update was not skipped. Adds the measurement, and decides on
+// the batch size of the steps after the next one. The result is the same on all ranks.
 static void note_noise(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const double n_small = (double)run->config->train.micro_batch_size, n_large = (double)step->batch_size,
@@ -227,8 +227,8 @@ static float injected_factor(int64_t at) {
     return 1;
 }
 
-// A fault for tests of train.on_spike: multiplies the gradients of chosen steps, whose plan knows nothing of
-// it.
+// A fault for tests of train.on_spike: multiplies the gradients of chosen steps. The step's plan does not
+// know it.
 static void inject_gradients(struct issued_step *step) {
     step->plan.loss_factor *= injected_factor(step->now.step);
 }
@@ -240,7 +240,7 @@ static enum status begin_update(struct steps *steps, const struct issued_step *s
                : STATUS_OK;
 }
 
-// Micro-batch k of n_micro.
+// Micro-batch k of the n_micro of a step.
 struct micro_batch {
     struct steps *steps;
     const struct issued_step *step;
@@ -248,7 +248,7 @@ struct micro_batch {
     int64_t k, n_micro;
 };
 
-// Forward and backward of the micro-batch that was loaded, and the reductions that end with it.
+// Runs forward and backward of the loaded micro-batch, and the reductions that end with it.
 static enum status train_micro_batch(void *context) {
     const struct micro_batch *micro = context;
     struct run *run = micro->steps->run;
@@ -265,7 +265,7 @@ static enum status train_micro_batch(void *context) {
     return micro->k == micro->n_micro - 1 ? gradients_finish(gradients, &run->machine.stream) : STATUS_OK;
 }
 
-// The same, not as a graph, with the sum of the gradients' squares: its mean over the ranks.
+// The same without a graph, and with the sum of the gradients' squares: its mean over the ranks.
 static enum status measure_micro_batch(struct micro_batch *micro, double *square) {
     struct run *run = micro->steps->run;
     const struct comm *comm = run->comm;
@@ -332,7 +332,7 @@ static enum status gather_reports(struct steps *steps, const struct step_report 
     return status;
 }
 
-// Communication since `before`, with the plan's figures for a step.
+// The communication since `before`, and the plan's figures for a step.
 static void measure_traffic(const struct steps *steps, const struct comm_traffic *before,
                             struct step_metrics *now) {
     const struct comm_traffic *after = &steps->run->comm->traffic;
@@ -348,7 +348,7 @@ static void measure_traffic(const struct steps *steps, const struct comm_traffic
     now->comm.hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
 }
 
-// Host memory that the regions took, of all kinds.
+// The measured host memory of all regions.
 static size_t measured_on_host(const struct steps *steps) {
     size_t bytes = 0;
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -358,7 +358,7 @@ static size_t measured_on_host(const struct steps *steps) {
 
 // ---- the update
 
-// Where the host decides.
+// Updates the weights if the host decides.
 static enum status update(struct steps *steps, struct issued_step *step, double loss_sum) {
     struct run *run = steps->run;
     struct optimizer *optimizer = &run->engine.optimizer;
@@ -393,7 +393,7 @@ static enum status issue_update(struct steps *steps, struct issued_step *step, d
     return profiler_step_end(&steps->output->profiler);
 }
 
-// A rank failed to load a micro-batch: all ranks discard the step.
+// Gives up a step because a rank failed to load a micro-batch: all ranks discard it.
 static enum status give_up_step(struct steps *steps, enum status batch_status) {
     struct run *run = steps->run;
     struct optimizer *optimizer = &run->engine.optimizer;
@@ -405,7 +405,7 @@ static enum status give_up_step(struct steps *steps, enum status batch_status) {
     return run_agree_between_steps(run, batch_status);
 }
 
-// Before a step that may have another batch size than the one before.
+// Called before a step, which may have another batch size than the previous one.
 static void take_batch_size(struct steps *steps, int64_t batch_size) {
     const int64_t n_micro = run_micro_batches(steps->run, batch_size);
     if (n_micro != steps->volume_micro_batches)
@@ -414,7 +414,7 @@ static void take_batch_size(struct steps *steps, int64_t batch_size) {
     progress_micro_batches(&steps->output->progress, n_micro);
 }
 
-// Measures the GEMM rate again if a step exceeded it, on a device that is idle then.
+// Measures the GEMM rate again if a step exceeded it. The device must be idle.
 static enum status check_rate(struct steps *steps, double achieved) {
     struct run *run = steps->run;
     if (achieved <= run->machine.gemm_rate)
@@ -463,15 +463,16 @@ enum status steps_issue(struct steps *steps) {
     run->tokens += step->batch_size * run->config->train.seq_len;
     step->now.tokens = run->tokens;
     TRY(check_rate(steps, first.seconds > 0 ? run_step_flops(run, step->batch_size) / first.seconds : 0));
-    // By what rank 0 knew before the update, so that the decision does not depend on how far ahead the host
-    // is.
+    // Uses the knowledge of rank 0 before the update, so that the decision does not depend on how far the
+    // host is ahead.
     pacing_decide(steps->pacing, &first.pacing);
     return STATUS_OK;
 }
 
 // ---- the end of a step
 
-// With train.on_spike=warn, spikes are updates like others, and part of the window.
+// Whether the step is a spike. With train.on_spike=warn, spikes are updated like other steps, and are part of
+// the window.
 static bool is_spike(const struct issued_step *step) {
     const struct spike_limits *limits = &step->limits;
     return step->result.skipped == UPDATE_SPIKE ||
@@ -503,7 +504,8 @@ static enum status settle_spikes(struct steps *steps, struct issued_step *step, 
     return STATUS_OK;
 }
 
-// Takes over how the step ended. Without loss scaling, figures that are not finite are no overflow.
+// Takes over the result of the step. Without loss scaling, figures that are not finite do not count as
+// overflow.
 static enum status settle(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const struct config *config = run->config;
@@ -518,7 +520,7 @@ static enum status settle(struct steps *steps, struct issued_step *step) {
         run->state.average = step->average;
     TRY(settle_spikes(steps, step, overflow));
     TRY(loss_scale_update(&run->state.loss_scale, config, now->step - 1, overflow));
-    // A spike's gradients say nothing about the noise of others, and would stay in the average for long.
+    // A spike's gradients say nothing about the noise of other steps, and would stay in the average for long.
     if (step->small_square >= 0 && !step->result.skipped && run->state.spikes.seen == spikes_before)
         note_noise(steps, step);
     now->skipped_steps = run_skipped(run);
@@ -530,11 +532,11 @@ static enum status settle(struct steps *steps, struct issued_step *step) {
     return STATUS_OK;
 }
 
-// The figures of memory in the metrics.
+// Measures the memory for the metrics.
 static void measure_memory(const struct steps *steps, struct step_metrics *now) {
     const struct run *run = steps->run;
     const struct region_table *table = &run->memory.table;
-    // Reports of other ranks are from before the update, and the first update takes more memory.
+    // Other ranks' reports are from before the update, and the first update takes more memory.
     now->memory.total = (size_t)fmax((double)now->memory.total, (double)metrics_peak_memory());
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
         now->memory.planned[kind] = region_kind_bytes(table, (enum region_kind)kind);
@@ -549,7 +551,7 @@ static void measure_memory(const struct steps *steps, struct step_metrics *now) 
         now->memory.device = run->memory.device_measured + run_device_sums_bytes(run);
 }
 
-// The tokens that the steps up to now took of each source of a mixture.
+// Counts the tokens that the steps so far took from each source of a mixture.
 static void count_sources(struct steps *steps, struct step_metrics *now) {
     const int n = loader_sources(steps->data->train)->n;
     for (int i = 0; i < n; i++)
@@ -570,7 +572,7 @@ static enum status finish_step(struct steps *steps) {
     if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit
         return run_agree(run, status);
     steps->n_finished++;
-    // Steps that were done before the host looked are finished at once: each took what the device took.
+    // Steps that were done before the host checked are finished at once: each gets its time on the device.
     const double finished_s = clock_monotonic_s(),
                  seconds = fmax(finished_s - fmax(step->began_s, steps->finished_s), step->device_s);
     steps->finished_s = finished_s;

@@ -16,7 +16,7 @@
 
 // ---- the tokenizer
 
-// The tokenizer of model.init_from comes before one that was found with the shards; the two are compared.
+// The tokenizer of model.init_from takes precedence over one found with the shards; the two are compared.
 static const char *path_of(const struct training_data *data) {
     return data->found_tokenizer ? data->found_tokenizer : data->run->config->data.tokenizer;
 }
@@ -177,8 +177,8 @@ static enum status open_data(struct training_data *data) {
 
 // ---- several ranks
 
-// "data.train has 3999 tokens in 1 shards on this rank, but 4000 in 1 on rank 0: shard 1 (a.bin) differs;
-// ..."
+// Fails with "data.train has 3999 tokens in 1 shards on this rank, but 4000 in 1 on rank 0: shard 1 (a.bin)
+// differs; ...".
 static enum status refuse_difference(const char *option, const struct identity *of_rank_0,
                                      const struct identity *mine) {
     static const struct identity_words words = {"differs", "is only on rank 0", "is only on this rank"};
@@ -194,7 +194,7 @@ static enum status refuse_difference(const char *option, const struct identity *
     return status;
 }
 
-// Ranks with different data would train on a wrong batch, so each compares its data with rank 0's.
+// Compares each rank's data with rank 0's, because ranks with different data would train on a wrong batch.
 static enum status check_same(struct training_data *data, const char *option, const struct identity *mine) {
     struct run *run = data->run;
     struct comm *comm = run->comm;
@@ -214,8 +214,8 @@ static enum status check_same(struct training_data *data, const char *option, co
     return status;
 }
 
-// A loss on sequences that the model is trained on says nothing about others. Compares contents, so that
-// copies and links are found too.
+// Warns if data.val shares shards with data.train: the loss on trained sequences says nothing about others.
+// Compares contents, so that copies and links are found too.
 static void warn_of_shared_data(const struct training_data *data) {
     if (!data->val)
         return;
@@ -268,7 +268,7 @@ static enum status take_changed_data(struct training_data *data, const struct id
     return status;
 }
 
-// data.val may change: losses are then not comparable, but the weights are the same.
+// Records data.val. It may change: losses are then not comparable, but the weights are the same.
 static void take_val(struct training_data *data) {
     struct run *run = data->run;
     struct identity *before = &run->state.data.val;
@@ -287,13 +287,13 @@ static void take_val(struct training_data *data) {
         identity_copy(before, now);
 }
 
-// The seed of the n-th order of the data. The first is the run's own.
+// The seed of the n-th order of the data. The first order uses the run's own seed.
 static uint64_t order_seed(uint64_t seed, int n) {
     return seed + (uint64_t)n * 0x9E3779B97F4A7C15u;
 }
 
-// Sequences are counted from the first step on: if earlier steps had other batch sizes, later ones would
-// repeat or skip some.
+// Sequences are counted from the order's first step: if earlier steps had other batch sizes, later steps
+// would otherwise repeat or skip some.
 static bool has_another_batch(const struct training_data *data, const struct checkpoint *resumed) {
     const struct run *run = data->run;
     if (!resumed)
@@ -325,7 +325,8 @@ static enum status settle_orders(struct training_data *data, const struct checkp
     return STATUS_OK;
 }
 
-// A line for each source of a mixture. With train.max_minutes the number of steps, and so of epochs, is open.
+// Logs a line for each source of a mixture. With train.max_minutes the numbers of steps and epochs are not
+// known yet.
 static void describe_sources(const struct loader *loader, int64_t steps, const char *until) {
     const struct sources *sources = loader_sources(loader);
     for (int i = 0; i < sources->n && sources->n > 1; i++) {

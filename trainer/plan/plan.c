@@ -1,5 +1,5 @@
-// Memory is counted by adding the run's own regions, communication by the modules that send. A run measures
-// both, and tests compare.
+// Memory is counted by adding the run's own regions; communication is counted by the modules that send. A run
+// measures both, and tests compare them with the plan.
 #include "trainer/plan/plan.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void count_regions(const struct region_table *table, enum region_place pl
 typedef enum status (*adder)(struct engine *engine, const struct engine_options *options,
                              struct region_table *table);
 
-// Adds to the plan what `add` lays out.
+// Adds the regions and the communication that `add` lays out to the plan.
 static enum status count(const struct engine_options *options, adder add, struct plan *plan) {
     struct engine engine = {0};
     struct region_table table;
@@ -113,11 +113,11 @@ enum status update_flops_estimate(const struct engine_options *options, double *
 
 // ---- every stage, and the ranks that need most and least
 
-// What makes one rank's memory differ from another's, samples aside. More of either never takes less memory.
+// What makes the memory of ranks differ, apart from samples. More of any of these never takes less memory.
 struct rank_load {
-    size_t elements; // that the rank owns
+    size_t elements; // elements that the rank owns
     size_t trained;  // of them, without frozen tensors
-    size_t moments;  // of them; muon's matrices have one each, frozen tensors none
+    size_t moments;  // moments of these elements; Muon's matrices have one each, frozen tensors none
     size_t partials; // partial sums of the gradient norm over them
     int rank;
 };
@@ -141,7 +141,7 @@ static bool covers(const struct rank_load *a, const struct rank_load *b) {
            a->partials >= b->partials;
 }
 
-// Whether one of the n loads listed in `front` has at least as much of everything as `load`; or, if `below`,
+// Whether one of the n loads listed in `front` has at least as much of everything as `load` or, if `below`,
 // at most as much.
 static bool is_covered(const struct rank_load *loads, const int *front, int n, const struct rank_load *load,
                        bool below) {
@@ -153,14 +153,14 @@ static bool is_covered(const struct rank_load *loads, const int *front, int n, c
     return false;
 }
 
-// Moves the Pareto-largest and the Pareto-smallest loads to the front: one of the former needs most memory,
-// one of the latter least. Returns how many there are, a handful for any number of ranks.
+// Moves the Pareto-largest and the Pareto-smallest loads to the front: one of the largest needs most memory,
+// one of the smallest needs least. Returns their number, which is small for any number of ranks.
 static int keep_extremes(struct rank_load *loads, int n) {
     int n_front = 0, n_kept = 0;
     qsort(loads, (size_t)n, sizeof *loads, compare_loads);
     int *front = allocate((size_t)n, sizeof *front);
     bool *kept = allocate((size_t)n, sizeof *kept);
-    // A load that covers another is before it.
+    // A load that covers another one comes before it.
     for (int i = 0; i < n; i++)
         if (!is_covered(loads, front, n_front, &loads[i], false)) {
             kept[i] = true;
@@ -246,7 +246,7 @@ static enum status plan_rank(const struct engine_options *options, const struct 
 
 static enum status plan_stages_of(const struct engine_options *options, const int *ranks, int n_ranks,
                                   struct plan_stage stages[N_STAGES]) {
-    struct config config = *options->config; // a shallow copy, which is not freed
+    struct config config = *options->config; // a shallow copy, not to be freed
     struct engine_options one = *options;
     struct plan models[2] = {{.total = 0}}; // [engine_has_generator]; total 0: not planned yet
     one.config = &config;
@@ -262,7 +262,8 @@ static enum status plan_stages_of(const struct engine_options *options, const in
     return STATUS_OK;
 }
 
-// With thousands of ranks a partition takes longer than everything else, so all plans share one.
+// Plans all stages. With thousands of ranks, making a partition takes longer than everything else, so all
+// plans share one.
 enum status plan_stages(const struct engine_options *options, struct plan_stage stages[N_STAGES]) {
     struct partition partition;
     struct engine_options one = *options;
