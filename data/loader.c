@@ -293,8 +293,8 @@ struct loader {
     struct loader_options options;
     struct sources sources;
     struct mixture mixture;
-    int64_t first_step;     // of the order of sequences
-    int spread_source;      // loader_spread; -1: rows have the sources of the mixture
+    int64_t first_step;     // where the order of sequences begins
+    int spread_source;      // loader_spread: the only source; -1: rows come from all sources of the mixture
     size_t n_spread;        // sequences of spread_source; 0 without
     int32_t *row;           // (T + 1) tokens of a sequence, as read
     int32_t document_start; // -1: every sequence is one document
@@ -396,7 +396,7 @@ static void weigh_row(const struct loader *loader, uint64_t row, float *weights)
             weights[t] = padding ? 0 : 1;
 }
 
-// Rows of the order before a step.
+// The number of rows before a step, in the current order.
 static uint64_t rows_before(const struct loader *loader, int64_t step) {
     const struct loader_options *options = &loader->options;
     const int64_t first = loader->first_step, steps = step > first ? step - first : 0;
@@ -405,8 +405,9 @@ static uint64_t rows_before(const struct loader *loader, int64_t step) {
                                 : (uint64_t)steps * (uint64_t)options->batch_size;
 }
 
-// ahead: prefetching. A failure is then not recorded, because the batch may never be requested. The batch
-// stays unfilled, and a request for it reads again.
+// Fills a batch.
+//   ahead   prefetching: a failure is not recorded, because the batch may never be requested. The batch stays
+//           unfilled, and a request for it reads it again
 static enum status fill_batch(struct loader *loader, struct prefetch *batch, bool ahead) {
     const size_t T = (size_t)loader->options.seq_len, n = T + 1;
     batch->bad_shard = NULL;
@@ -466,7 +467,7 @@ static int64_t batch_of(const struct loader *loader, int64_t step) {
                                 : options->batch_size;
 }
 
-// The batch to prefetch after this one: the next rows of the step, or the first rows of the next step.
+// Sets the batch to prefetch after this one: the next rows of the step, or the first rows of the next step.
 static void expect_next(const struct loader *loader, const struct prefetch *now, struct prefetch *next) {
     const struct loader_options *options = &loader->options;
     int row = now->first_row + options->row_stride;

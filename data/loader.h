@@ -105,8 +105,8 @@ void loader_delete(struct loader *loader);
 //   first_row   (k * N + r) * B for micro-batch k of rank r of N
 //   batch       [out] valid until the next call; `weights` is NULL unless the loader has options.weigh or a
 //               row is padding (loader_spread)
-// Requests in the order of loader_options are already prefetched; others are read in this call.
-// STATUS_INVALID: a token is outside the vocabulary; the batch returned before then stays valid.
+// Requests in the order of loader_options are prefetched; others are read in this call.
+// STATUS_INVALID: a token is outside the vocabulary. The batch returned by the previous call stays valid.
 enum status loader_batch(struct loader *loader, int64_t step, int first_row,
                          struct token_batch *batch) MUST_CHECK;
 // True if the loader has options.weigh.
@@ -119,7 +119,7 @@ enum status loader_sum_weights(struct loader *loader, int64_t step, double *sum)
 // document. Call it before the first loader_batch.
 void loader_set_document_start(struct loader *loader, int32_t token);
 // Starts a new order of sequences: `first_step` gets the first sequences of epoch 0 under `seed`. For runs
-// whose data changed; by default the order starts at step 0. Call it before the first loader_batch.
+// whose data changed; otherwise the order starts at step 0. Call it before the first loader_batch.
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed);
 // Finds the sequence of a row of a step's batch.
 //   path, token   [out] its shard, and its first token there; valid as long as the loader

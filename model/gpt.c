@@ -342,7 +342,7 @@ static enum status backward(struct model_pass *pass) {
 
 // ---- the inputs of a pass on their way to the device: the batch, and the numbers of its sequences
 
-// The numbers of the sequences that begin at first_token.
+// Loads the numbers of the sequences, which begin at first_token.
 static enum status load_sequences(struct gpt *gpt, struct stream *stream, int slot, uint64_t first_token) {
     const size_t n = (size_t)gpt->options.B;
     uint64_t *host = gpt->inputs.sequences_on_host, *to = gpt->inputs.sequences;

@@ -66,28 +66,29 @@ struct gpt_loss {
 };
 enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                       const struct gpt_loss *loss) MUST_CHECK;
-// Both, and waits. The first token is the run's first.
+// gpt_load and gpt_train, and waits. The first token is the first of the run.
 //   loss_scale  the gradients of sum(losses) * loss_scale are added to the units' gradients
 //   loss_sum    [out] sum of the B * T losses, times their weights: fp32 losses added in double, in order
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                                  const struct token_batch *batch, float loss_scale,
                                  double *loss_sum) MUST_CHECK;
-// Forward only.
+// Runs forward only.
 //   losses  [out] (B, T) host fp32, times their weights; or NULL
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                          const struct token_batch *batch, double *loss_sum, float *losses) MUST_CHECK;
-// Forward only, of sequences in one of gpt_shapes; with gpt_options.scoring.
+// Runs forward only, for sequences in one of gpt_shapes. Needs gpt_options.scoring.
 struct gpt_scoring {
     struct gpt_shape shape;
     struct token_batch batch; // (B, T) of the shape
     float *losses;            // [out] (B, T) host fp32, times their weights
-    const int *rows;          // (n_rows) positions, b * T + t, for which predictions are wanted
+    const int *rows;          // (n_rows) positions, b * T + t, to predict the next token for
     int n_rows;
-    int32_t *predictions; // [out] (n_rows) the most likely next token; of equal logits the lowest id
+    int32_t *predictions; // [out] (n_rows) the most likely next tokens; ties: the lowest id
 };
 enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                       const struct gpt_scoring *scoring) MUST_CHECK;
-// Forward only: the logits of all positions, (B, T, vocab_size) host fp32. For tests and debugging.
+// Runs forward only, and returns the logits of all positions, (B, T, vocab_size) host fp32. For tests and
+// debugging.
 //   batch  without targets
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                        const struct token_batch *batch, float *logits) MUST_CHECK;

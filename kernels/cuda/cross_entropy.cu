@@ -99,7 +99,8 @@ template <int WIDTH, int GROUP, class T> __device__ inline void write_zeros(T *d
         store(dlogits + c, floats<1>{});
 }
 
-// GROUP threads share a row; the first finishes it in double. Every thread gets the row's gradient.
+// Finishes a row that GROUP threads share: the first thread does it, in double. Every thread gets the
+// gradient's factors.
 template <loss_kind KIND, int GROUP>
 __device__ inline row_gradient finish_row(float *loss, const partial_sum &partial, float target_logit,
                                           float scale, float weight, const loss_options &options, int V) {
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(THREADS, LEAST_THREADS<KIND> / THREADS)
         return;
     }
 
-    // With options, more at once would not fit in registers.
+    // With options, more logits at once would not fit in registers.
     partial_sum partial = {-FLT_MAX, 0.0f, 0.0f};
 #pragma unroll(KIND == PLAIN ? 4 : 1)
     for (int c = thread * WIDTH; c < n_whole; c += GROUP * WIDTH)

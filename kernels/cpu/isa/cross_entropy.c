@@ -175,7 +175,7 @@ VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
     int target = copy.targets[row];
     double smoothing = (double)copy.label_smoothing, z = (double)copy.z_loss;
     double scale = (double)copy.scale * weight;
-    // tanh rises with its argument, so the maximum may be capped last.
+    // tanh is increasing, so it suffices to cap the maximum at the end.
     float maximum = row_maximum(logits_type, copy.logits, first, copy.V);
     maximum = vf_soft_cap(vf_set1(maximum), copy.soft_cap).logit[0];
     vf own_logit = vf_get_part(logits_type, copy.logits, first + (size_t)target, 1);
