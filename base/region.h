@@ -1,6 +1,6 @@
 // The table of memory regions: every buffer of a run has a row here before it is allocated. `./train plan`
-// prints the table, the trainer allocates exactly what it lists (one arena per kind and place), and metrics
-// compare the two. The table itself allocates no buffers; kernels/region_memory does.
+// prints its sums by kind, the trainer allocates exactly what it lists (one arena per kind and place), and
+// metrics compare the two. The table itself allocates no buffers; kernels/region_memory does.
 #ifndef ZERO_BASE_REGION_H
 #define ZERO_BASE_REGION_H
 

@@ -56,8 +56,10 @@ enum status gpt_flops_per_token(const struct params *params, int T, double *out)
 //                known to dropout's masks by the number of its first token
 enum status gpt_load(struct gpt *gpt, struct stream *stream, const struct token_batch *batch,
                      uint64_t first_token) MUST_CHECK;
-// Issues forward and backward of the micro-batch that gpt_load brought. Waits for nothing, and does the same
-// with the same memory in each call, as far as the hooks do, and as the batches all have weights or none has.
+// Issues forward and backward of the micro-batch that gpt_load loaded. Does not wait, and may be captured in
+// a CUDA graph, whose launches repeat the same operations on the same memory. So between capture and launch
+// these must not change: the gpt_loss, the addresses and beta_zero that the hooks give, what the hooks issue,
+// and whether batches have weights.
 struct gpt_loss {
     float scale;             // the gradients of sum(losses) * scale are added to the units' gradients
     const float *scale_from; // [r] replaces `scale` by a value in the device's memory; or NULL

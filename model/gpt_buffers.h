@@ -48,7 +48,7 @@ struct gpt_blocks {
     struct block_buffers *buffers; // (n); gpt_block_buffers
     unsigned recomputed; // sets of block_activations that backward recomputes in all blocks but the last
 };
-// A block's. Those below `lowest` use its buffers before it does.
+// The buffers of a block. Blocks below `lowest` use those of `lowest`, before it does.
 static inline struct block_buffers *gpt_block_buffers(const struct gpt_blocks *blocks, int block) {
     return &blocks->buffers[blocks->n == 1 || block < blocks->lowest ? 0 : block - blocks->lowest];
 }

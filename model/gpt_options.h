@@ -12,7 +12,7 @@
 // memory and changes no bit. Of a block's 16 C elements per token (C = n_embd; including the block's input,
 // without mean, rstd and lse):
 // - RECOMPUTE_NONE keeps all 16 C (17 C in a block that mixes in the embedding; the other levels recompute
-// the mix).
+//   the mix).
 // - RECOMPUTE_ELEMENTWISE keeps 10 C, for about 1 % more work: the outputs of the norms and of GELU are
 //   recomputed in buffers that all blocks share. On GPUs it keeps 14 C, because the library computes GELU in
 //   the epilogue of a product, and recomputing it elsewhere would not give the same bits.

@@ -53,7 +53,7 @@ struct bench {
     void *buffers[N_BUFFERS]; // (B T, 4 C) fp32 each, or a tile of fp32 logits where that is larger
     size_t buffer_bytes;
     int32_t *tokens;                    // (B T), each below T
-    bool dry_run;                       // do not run operations, only size their workspace
+    bool dry_run;                       // operations are not run; the size of their workspace is found
     size_t workspace_bytes;             // dry run: the largest workspace of any operation
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
     double bandwidth;                   // bytes/s

@@ -306,7 +306,7 @@ cJSON *tokenizer_read_beside(const char *path, const char *name) {
     return root;
 }
 
-// Reads the same file, and warns of keys that are not used.
+// tokenizer_read_beside, with a warning of each key that is not in `known`, since it is not used.
 static cJSON *read_known(const char *path, const char *name, const char *known) {
     char *beside = path_beside(path, name);
     cJSON *root = tokenizer_read_beside(path, name);

@@ -1,4 +1,4 @@
-// Chooses the backend. This is the only file that knows all backends.
+// Chooses the backend, by how the processes were started and by comm_options.path.
 #include <stdlib.h>
 
 #include "zero/comm/comm.h"

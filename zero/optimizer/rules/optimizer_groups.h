@@ -1,10 +1,8 @@
 // The table of optimizers, and which tensors each of them updates. A group is a set of tensors with the same
-// rule, learning rate and weight decay (like a parameter group of torch.optim). Sizing, the update, plans and
-// checkpoints use these tables; no other code checks which optimizer a run has.
-//
-// To add an optimizer such as Lion: its row in the table (optimizer_groups.c: rule and number of moments),
-// its rule in kernels/ops.h (optimizer_step, optimizer_spans) and in the backends, its name in
-// options/schema.def.
+// rule, learning rate and weight decay (like a parameter group of torch.optim). Sizing, the update and plans
+// use these tables, and do not ask which optimizer a run has. Those who do: options/rules.c, which options go
+// together; trainer/checkpoints.c, which rules correct the bias of moments; zero/stages/model_states.c, which
+// moments are a point like the weights. CONTRIBUTING.md has the steps to add an optimizer.
 #ifndef ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
 #define ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
 
