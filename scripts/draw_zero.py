@@ -45,13 +45,15 @@ class Drawing:
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>')
 
     def box(self, x, y, width, height, color, words='', hint=''):
-        """A rectangle, with a label if it fits, and a tooltip."""
+        """A rectangle, with a label if it fits, and a tooltip. Returns whether the label fits."""
         title = f'<title>{escape(hint)}</title>' if hint else ''
         kind = color if color.startswith('class=') else f'fill="{color}"'
         size = f'width="{max(width - 0.5, 0.5):.1f}" height="{height}"'
         self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" {size} {kind}>{title}</rect>')
-        if words and width > 7 * len(words) + 4:
+        fits = width > 7 * len(words) + 4
+        if words and fits:
             self.text(x + width / 2, y + height / 2 + 4, words, 'inside', 'middle')
+        return fits
 
     def legend(self, entries):
         x = MARGIN
@@ -73,7 +75,7 @@ class Drawing:
 # ---- memory of stages 0 to 3
 
 KINDS = [('params', ['params']), ('grads', ['grads']), ('master', ['master']), ('moments', ['moments']),
-         ('units in use', ['communication']), ('activations', ['activations']),
+         ('communication', ['communication']), ('activations', ['activations']),
          ('the rest', ['logits', 'workspace', 'data', 'average'])]
 GIB = 2**30
 
@@ -89,13 +91,15 @@ def draw_memory(plan):
     card = 80 * GIB
     top = drawing.y
     for stage in case['stages']:
-        x = left
+        x, narrow = left, []
         drawing.text(MARGIN, drawing.y + 17, f'stage {stage["stage"]}')
         for color, (name, kinds) in zip(COLORS, KINDS):
             n = sum(stage['bytes'][kind] for kind in kinds)
-            drawing.box(x, drawing.y, n * scale, ROW, color, f'{n / GIB:.1f}', f'{name}: {n / GIB:.2f} GiB')
+            label = f'{n / GIB:.1f}'
+            fits = drawing.box(x, drawing.y, n * scale, ROW, color, label, f'{name}: {n / GIB:.2f} GiB')
+            narrow += [] if fits or n < GIB else [f'{name} {label}']
             x += n * scale
-        drawing.text(x + 8, drawing.y + 17, f'{stage["total"] / GIB:.1f} GiB')
+        drawing.text(x + 8, drawing.y + 17, f'{stage["total"] / GIB:.1f} GiB' + (f' ({", ".join(narrow)})' if narrow else ''))
         drawing.y += ROW + 10
     x = left + card * scale
     drawing.parts.append(f'<line x1="{x:.1f}" y1="{top - 8}" x2="{x:.1f}" y2="{drawing.y}" class="line"/>')
@@ -137,7 +141,7 @@ def draw_owners(manifests):
     sizes = manifests[0]['unit_elements']
     drawing = Drawing(f'Who owns what: {sum(sizes) / 1e6:.2f}M parameters on {world} ranks')
     drawing.legend([(COLORS[rank], f'rank {rank}') for rank in range(world)])
-    gap, left = 22, MARGIN + 92
+    gap, left, narrowest = 22, MARGIN + 92, 12
     panel = (WIDTH - left - MARGIN - gap * (len(manifests) - 1)) / len(manifests)
     names = ['embeddings', *(f'block {i}' for i in range(len(sizes) - 2)), 'final norm']
     top = drawing.y + 20
@@ -149,7 +153,7 @@ def draw_owners(manifests):
         owned = [0] * world
         for unit, begin, end, rank in owners_of(manifest):
             owned[rank] += end - begin
-            scale = panel / max(sizes)
+            scale = max(panel / max(sizes), narrowest / sizes[unit])
             drawing.box(x + begin * scale, top + unit * ROW, (end - begin) * scale, ROW - 6, COLORS[rank],
                         hint=f'{names[unit]}, elements {begin} to {end}: rank {rank}')
         states = len(manifest['state'])
@@ -159,13 +163,15 @@ def draw_owners(manifests):
         shares = ', '.join(f'{100 * n / sum(owned):.0f}' for n in owned)
         drawing.text(x, top + len(names) * ROW + 14, f'{shares} %', 'quiet')
     drawing.text(MARGIN, top + len(names) * ROW + 14, 'each owns', 'quiet')
-    drawing.y = top + len(names) * ROW + 14
+    drawing.y = top + len(names) * ROW + 38
+    drawing.text(MARGIN, drawing.y, 'A bar is as long as its unit has elements; the final norm is drawn longer, to be seen. '
+                 'Cuts within a color are borders of tensors.', 'quiet')
     return drawing
 
 
 # ---- a step
 
-PHASES = [('forward', COLORS[0]), ('lm_head and loss', COLORS[5]), ('backward', COLORS[2]), ('wait', COLORS[6]),
+PHASES = [('forward', COLORS[0]), ('lm_head and loss', '#0f7b8a'), ('backward', COLORS[2]), ('wait', COLORS[6]),
           ('update', COLORS[1]), ('reduce-scatter', COLORS[4]), ('all-gather', COLORS[3])]
 PHASE = dict(PHASES)
 COLLECTIVES = {'reduce_scatter': 'reduce-scatter', 'all_gather': 'all-gather'}
@@ -191,7 +197,7 @@ def kind_of(name):
 
 
 def draw_step(steps):
-    drawing = Drawing('A step of rank 0 of 2, as measured: communication beside computation')
+    drawing = Drawing('A step of rank 0 of 2, as measured: overlap of communication and computation')
     drawing.legend([(color, name) for name, color in PHASES])
     left = MARGIN + 112
     for stage, step in steps.items():
@@ -212,8 +218,8 @@ def draw_step(steps):
             else:
                 drawing.box(left + begin * scale, row, ms * scale, ROW, PHASE[kind], hint=hint)
         drawing.y += 2 * ROW + 32
-    drawing.y -= 16
-    drawing.text(MARGIN, drawing.y, 'Numbers are blocks.', 'quiet')
+    drawing.text(MARGIN, drawing.y, 'Numbers are blocks. A bar ends when its unit is released, shortly after its reduction has started. '
+                 'The gap before the update is the norm.', 'quiet')
     return drawing
 
 
