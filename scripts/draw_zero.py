@@ -77,6 +77,7 @@ class Drawing:
 KINDS = [('params', ['params']), ('grads', ['grads']), ('master', ['master']), ('moments', ['moments']),
          ('communication', ['communication']), ('activations', ['activations']),
          ('the rest', ['logits', 'workspace', 'data', 'average'])]
+STATES = [name for name, _ in KINDS[:4]]
 GIB = 2**30
 
 
@@ -97,7 +98,7 @@ def draw_memory(plan):
             n = sum(stage['bytes'][kind] for kind in kinds)
             label = f'{n / GIB:.1f}'
             fits = drawing.box(x, drawing.y, n * scale, ROW, color, label, f'{name}: {n / GIB:.2f} GiB')
-            narrow += [] if fits or n < GIB else [f'{name} {label}']
+            narrow += [] if fits or name not in STATES else [f'{name} {label}']
             x += n * scale
         drawing.text(x + 8, drawing.y + 17, f'{stage["total"] / GIB:.1f} GiB' + (f' ({", ".join(narrow)})' if narrow else ''))
         drawing.y += ROW + 10
@@ -218,8 +219,9 @@ def draw_step(steps):
             else:
                 drawing.box(left + begin * scale, row, ms * scale, ROW, PHASE[kind], hint=hint)
         drawing.y += 2 * ROW + 32
-    drawing.text(MARGIN, drawing.y, 'Numbers are blocks. A bar ends when its unit is released, shortly after its reduction has started. '
-                 'The gap before the update is the norm.', 'quiet')
+    drawing.text(MARGIN, drawing.y, 'Numbers are blocks. The gap before the update is the norm.', 'quiet')
+    drawing.y += 20
+    drawing.text(MARGIN, drawing.y, 'In backward, a bar ends when its unit is released, shortly after its reduction has started.', 'quiet')
     return drawing
 
 
