@@ -1,8 +1,9 @@
 // The table of optimizers, and which tensors each of them updates. A group is a set of tensors with the same
 // rule, learning rate and weight decay (like a parameter group of torch.optim). Sizing, the update and plans
-// use these tables, and do not ask which optimizer a run has. Those who do: options/rules.c, which options go
-// together; trainer/checkpoints.c, which rules correct the bias of moments; zero/stages/model_states.c, which
-// moments are a point like the weights. CONTRIBUTING.md has the steps to add an optimizer.
+// use these tables. Three other places ask which optimizer a run has: options/rules.c, for options that
+// exclude each other; trainer/checkpoints.c, for rules that correct the bias of moments;
+// zero/stages/model_states.c, for moments that are a point like the weights. CONTRIBUTING.md has the steps to
+// add an optimizer.
 #ifndef ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
 #define ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
 
