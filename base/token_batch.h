@@ -14,14 +14,15 @@ struct token_batch {
     const float *weights;
 };
 
-// Finds the `starts` of one sequence of T tokens. A document begins at each token `document_start`; the
-// tokens before the first one are a document too. document_start -1: the sequence is one document.
-static inline void token_batch_find_starts(const int32_t *tokens, int T, int32_t document_start,
+// Finds the `starts` of B sequences of T tokens. A document begins at each token `document_start`; the tokens
+// of a sequence before the first one are a document too. document_start -1: each sequence is one document.
+static inline void token_batch_find_starts(const int32_t *tokens, int B, int T, int32_t document_start,
                                            int32_t *starts) {
-    for (int32_t t = 0, start = 0; t < T; t++) {
-        start = tokens[t] == document_start ? t : start;
-        starts[t] = start;
-    }
+    for (int b = 0; b < B; b++)
+        for (int32_t t = 0, start = 0; t < T; t++) {
+            start = *tokens++ == document_start ? t : start;
+            *starts++ = start;
+        }
 }
 
 #endif

@@ -258,9 +258,8 @@ static enum status read_window(struct windows *windows, struct eval_file *file, 
     }
     for (size_t i = n; i < window; i++)
         windows->tokens[i] = windows->targets[i] = 0;
-    for (size_t row = 0; row < window; row += (size_t)windows->T)
-        token_batch_find_starts(windows->tokens + row, windows->T, windows->session->document_start,
-                                windows->starts + row);
+    token_batch_find_starts(windows->tokens, windows->B, windows->T, windows->session->document_start,
+                            windows->starts);
     return STATUS_OK;
 }
 

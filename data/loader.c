@@ -369,7 +369,7 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
         targets[i] = row[i + 1];
         worst = (uint32_t)targets[i] > worst ? (uint32_t)targets[i] : worst;
     }
-    token_batch_find_starts(tokens, (int)T, loader->document_start, batch->starts + (size_t)b * T);
+    token_batch_find_starts(tokens, 1, (int)T, loader->document_start, batch->starts + (size_t)b * T);
     if (worst < vocab_size)
         return;
     size_t bad = 0;

@@ -65,8 +65,8 @@ static enum status after_step(struct trainer *trainer) {
     if (!(last || evaluates || evaluates_tasks || samples || saves || profiled))
         return STATUS_OK;
     TRY(steps_finish(&trainer->steps, 0));
-    if (evaluates || (has_val && last && config->checkpoint.keep_best &&
-                      step > 0)) // the evaluation decides whether this checkpoint is the best
+    // With keep_best the last evaluation also decides whether the last checkpoint is the best.
+    if (evaluates || (has_val && last && config->checkpoint.keep_best && step > 0))
         TRY(between_steps(trainer, "evaluation", evaluate, NULL));
     if (evaluates_tasks && !last)
         TRY(between_steps(trainer, "tasks", evaluate_tasks, NULL));

@@ -302,8 +302,8 @@ static enum status add_chunk(struct run *run, const struct text_batch *batch, in
     struct text record = {0};
     if (chunk->held_out)
         TRY(end_split(run, &run->output.train));
-    const uint64_t n_kept = (split->counts.n_tokens + n_ids) / split->shard_tokens *
-                            split->shard_tokens; // after adding this chunk
+    // The tokens in whole shards once this chunk is added.
+    const uint64_t n_kept = (split->counts.n_tokens + n_ids) / split->shard_tokens * split->shard_tokens;
     const bool finishes = run->settings.length > 0 && n_kept > split->counts.n_kept;
     if (finishes)
         add_record(run, split, n_kept, &record);

@@ -114,9 +114,8 @@ static int fill(struct task_scorer *scorer, const struct task *task, const int *
              i++)
             scorer->rows[n_rows++] = row * batch->shape.T + i;
     }
-    for (int row = 0; row < batch->shape.B; row++)
-        token_batch_find_starts(scorer->tokens + (size_t)row * T, (int)T, scorer->document_start,
-                                scorer->starts + (size_t)row * T);
+    token_batch_find_starts(scorer->tokens, batch->shape.B, batch->shape.T, scorer->document_start,
+                            scorer->starts);
     return n_rows;
 }
 

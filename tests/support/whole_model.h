@@ -279,9 +279,9 @@ static inline const struct token_batch *whole_model_batch(struct whole_model *mo
                                                           const int32_t *targets) {
     const int B = model->options.B, T = model->options.T;
     model->batch = (struct token_batch){.tokens = tokens, .targets = targets, .weights = model->weights};
-    for (int b = 0; b < B && model->options.mask_documents; b++) {
+    if (model->options.mask_documents) {
         assert_true((size_t)(B * T) * sizeof *tokens <= sizeof model->starts);
-        token_batch_find_starts(tokens + b * T, T, model->document_start, model->starts + b * T);
+        token_batch_find_starts(tokens, B, T, model->document_start, model->starts);
         model->batch.starts = model->starts;
     }
     return &model->batch;

@@ -203,8 +203,8 @@ static enum status try_folder(const char *path, int rank, bool make) {
         TRY(file_make_folders(path));
     else if (!file_is_folder(path))
         return STATUS_OK;
-    snprintf(name, sizeof name, ".tmp-probe-%d",
-             rank); // checkpoint_remove_stale removes one that a killed run left
+    // checkpoint_remove_stale removes one that a killed run left.
+    snprintf(name, sizeof name, ".tmp-probe-%d", rank);
     return file_try_folder(path, name);
 }
 

@@ -42,8 +42,8 @@ struct parameters {
     const struct stage *stage;
     struct offload *offload;
     int stored_region, persistent_region;
-    void *
-        stored; // all units, one after another; in stage 3 this rank's shard (with offload_param on the host)
+    // All units, one after another; in stage 3 this rank's shard, with offload_param on the host.
+    void *stored;
     void *persistent;          // stage 3: the persistent tensors
     size_t *persistent_offset; // (n_params) a tensor's offset there, in elements, or NOT_PERSISTENT
     struct fetch *fetches;     // stage 3: (n_units)
