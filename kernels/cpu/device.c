@@ -204,14 +204,13 @@ static enum status open_products(struct cpu_device *cpu) {
     return STATUS_OK;
 }
 
-// Makes malloc map large buffers separately. For each product that sums over the rows of both operands,
-// oneDNN allocates a buffer of some MiB. In the heap such buffers fragment memory: 14 MiB per thread that no
-// plan counts (measured at widths of 1024 to 4096). A mapped buffer is returned to the system after the
-// product; mapping takes a hundredth of the product's time.
-static void map_buffers(void) {
-#ifdef M_MMAP_THRESHOLD
-    mallopt(M_MMAP_THRESHOLD, 1 << 20);
-    mallopt(M_TRIM_THRESHOLD, 4 << 20); // smaller ones stay in the heap
+// Makes malloc keep in the heap the buffers that oneDNN allocates for each product, of up to 3 MiB. Mapped
+// separately, or returned to the system after the product, they cost page faults in each product: 4 % of a
+// step of 124M parameters with 256 tokens.
+static void keep_buffers_in_heap(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 4 << 20);
 #endif
 }
 
@@ -222,7 +221,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         return FAIL(STATUS_UNSUPPORTED,
                     "the instruction set \"%s\" is not in this build or processor; this one runs \"%s\"",
                     instruction_set, choose_instruction_set(NULL, false)->name);
-    map_buffers();
+    keep_buffers_in_heap();
     struct cpu_device *cpu = allocate(1, sizeof *cpu);
     cpu->isa = isa;
     const bool on_amx = isa->amx_product_run != NULL;
@@ -231,6 +230,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .ops = &isa->ops,
         .place = REGION_HOST,
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
+        .heap_per_thread = PRODUCT_HEAP_BYTES,
         .has_amx = on_amx,
         .fast_bf16 = fast_bf16_products || onednn_has_amx(),
         // On AMX, computing symmetric products in strips saves FLOPs but no time (benchmarks/cpu.md).

@@ -3,6 +3,7 @@
 // sets that to one.
 #include "kernels/cpu/onednn.h"
 
+#include <malloc.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -111,6 +112,7 @@ struct product {
     dnnl_primitive_t primitive;
     dnnl_memory_t memories[N_TENSORS]; // NULL: not in this product
     size_t workspace_bytes;
+    bool has_run;
 };
 
 struct product_cache {
@@ -383,6 +385,16 @@ static enum status failed(const struct product *product, dnnl_status_t error) {
                 dtype_name((enum dtype)product->shape.type), dnnl_reason(error));
 }
 
+// A product's first run leaves gaps in the heap, between which oneDNN keeps what it has built. Gives them
+// back.
+static void return_gaps(struct product *product) {
+#ifdef __GLIBC__
+    if (!product->has_run)
+        malloc_trim(0);
+#endif
+    product->has_run = true;
+}
+
 enum status product_run(struct product_cache *cache, struct product *product,
                         const struct product_operands *operands, void *workspace) {
     static const int names[N_TENSORS] = {
@@ -409,5 +421,6 @@ enum status product_run(struct product_cache *cache, struct product *product,
     }
     if (error == dnnl_success)
         error = execute(cache, product->primitive, args, n_args);
+    return_gaps(product);
     return error == dnnl_success ? STATUS_OK : failed(product, error);
 }

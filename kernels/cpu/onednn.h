@@ -28,6 +28,10 @@ struct product_shape {
     int64_t epilogue; // enum product_epilogue; residual has c's strides
 };
 
+// Heap that oneDNN's buffers take for each thread once each shape has run, with the gaps between them.
+// Measured at widths of 768 to 2048 in fp32 and bf16: 3 to 6 MiB with 1 or 2 threads, 0 to 10 with 4 or 8.
+#define PRODUCT_HEAP_BYTES ((size_t)5 << 20)
+
 // One cache per thread: it must not be used by two threads at once.
 struct product_cache;
 struct product;
