@@ -86,7 +86,7 @@ struct device {
     const struct ops *ops;
     enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use
-    size_t heap_per_thread;  // at most, of the library of matrix products, beside planned memory; 0 on a GPU
+    size_t heap_per_thread;  // estimate for buffers of the library of matrix products; 0 on a GPU
     int n_devices;           // devices of this kind on the machine; further ranks share them. 0: the CPU
     int capability;          // a GPU's compute capability, 90 for 9.0; 0: a CPU
     bool has_amx;            // CPU with AMX: bf16 products are many times faster than other work

@@ -219,8 +219,9 @@ static enum status check_memory(struct run *run) {
 }
 
 // The heap that matrix products will take. Their buffers hold parts of both operands.
-static size_t product_heap(const struct device *device, const struct params *params) {
-    const size_t most = (size_t)device->n_threads * device->heap_per_thread;
+static size_t product_heap(const struct engine_options *options) {
+    const struct params *params = options->params;
+    const size_t most = (size_t)options->device->n_threads * options->device->heap_per_thread;
     size_t largest = 0;
     for (int i = 0; i < params->n_params; i++)
         if (params->params[i].elements > largest)
@@ -230,13 +231,12 @@ static size_t product_heap(const struct device *device, const struct params *par
 
 // The memory of the process besides model memory. Arrays that measured this machine were freed; they count
 // only where they took more than the model will.
-static size_t program_memory(const struct run *run, const struct engine_options *options,
-                             size_t model_bytes) {
+static size_t program_memory(const struct engine_options *options, size_t model_bytes) {
     const size_t resident = metrics_resident_memory() - engine_links_bytes(options) -
                             (options->device->place == REGION_HOST
                                  ? comm_sums_bytes(options->world, REGION_HOST, options->for_gpu, false)
                                  : 0) +
-                            product_heap(options->device, &run->params),
+                            product_heap(options),
                  peak = metrics_peak_memory();
     return peak > resident + model_bytes ? peak - model_bytes : resident;
 }
@@ -252,8 +252,7 @@ static enum status make_model(struct setup *setup) {
         engine_volume(&run->engine, run_micro_batches(run, batch_sizes_at(&run->batches, run->step)));
     plan_print(table, &volume, run->comm->world, run->engine.gpt);
     TRY(run_agree(run, check_memory(run)));
-    setup->trainer->output.program_bytes =
-        program_memory(run, &options, region_place_bytes(table, REGION_HOST));
+    setup->trainer->output.program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
     if (run_leads(run))
         metrics_log_planned(region_place_bytes(table, REGION_HOST), setup->trainer->output.program_bytes,
                             run->comm->world);
