@@ -267,7 +267,8 @@ enum status json_get_number(const cJSON *object, const char *key, const char *so
     const cJSON *item;
     TRY(get(object, key, source, cJSON_IsNumber, "a number", &item));
     if (!isfinite(item->valuedouble))
-        return FAIL(STATUS_INVALID, "%s: \"%s\" is too large for a number", source, key);
+        return FAIL(STATUS_INVALID, "%s: \"%s\" is out of range: numbers must be below 1.8e308 in magnitude",
+                    source, key);
     *out = item->valuedouble;
     return STATUS_OK;
 }

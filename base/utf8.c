@@ -62,7 +62,7 @@ void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char 
 
 // ---- normalization
 
-// A character is inert if form C never changes it, whatever its neighbors are. Text from one inert character
+// A character is inert if NFC never changes it, whatever its neighbors are. Text from one inert character
 // to the next can therefore be normalized on its own.
 #define N_CODE_POINTS 0x110000
 
@@ -78,7 +78,7 @@ static bool is_active(utf8proc_int32_t c) {
 }
 
 // Marks the characters that c's canonical decomposition makes active: all but the first of the decomposition,
-// because they may compose with the character before them. c itself is active only if form C does not restore
+// because they may compose with the character before them. c itself is active only if NFC does not restore
 // it.
 static void prepare_decomposable(utf8proc_int32_t c) {
     utf8proc_int32_t parts[32];

@@ -1,4 +1,4 @@
-// UTF-8: validity, display on terminals, and Unicode's normalization form C (composed; Unicode Standard Annex
+// UTF-8: validity, display on terminals, and NFC, the composed normalization form (Unicode Standard Annex
 // 15), which some tokenizers require.
 #ifndef ZERO_BASE_UTF8_H
 #define ZERO_BASE_UTF8_H
@@ -21,10 +21,9 @@ size_t utf8_character_bytes(const char *text, size_t n);
 //   instead   the replacement; NULL: \xNN for each byte
 void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char *instead);
 
-// A fast test of whether the text may need normalization. False: it is certainly in form C already. True: it
-// may not be.
+// A fast test of whether the text may need normalization. False: it is in NFC. True: it may not be.
 bool utf8_may_normalize(const char *text, size_t n);
-// Sets `out` to the text in form C. Invalid UTF-8 is copied unchanged, and characters on its two sides do not
+// Sets `out` to the text in NFC. Invalid UTF-8 is copied unchanged, and characters on its two sides do not
 // compose. Only the places that may change are processed.
 enum status utf8_normalize(const char *text, size_t n, struct text *out) MUST_CHECK;
 

@@ -56,7 +56,7 @@ struct sources {
     struct source *list;
     int n;
     struct shard *shards;   // (n_shards) shards of all sources
-    size_t *first_sequence; // (n_shards + 1) number of each shard's first sequence, then the total
+    size_t *first_sequence; // (n_shards + 1) index of each shard's first sequence, then the total
     int n_shards, seq_len;
     size_t n_tokens;
     struct identity identity;

@@ -162,7 +162,7 @@ void moments_store(enum dtype type, enum moment moment, const float *values, siz
                    float *scales);
 // Encodes with stochastic rounding, as an optimizer step does.
 //   key    moment_noise_key() of the step
-//   first  number of the first element within the model; in int8 a multiple of MOMENT_BLOCK
+//   first  index of the first element within the model; in int8 a multiple of MOMENT_BLOCK
 void moments_store_step(enum dtype type, enum moment moment, const float *values, size_t n, uint32_t key,
                         uint64_t first, void *state, float *scales);
 

@@ -123,7 +123,7 @@ struct optimizer_step_args {
                                   // the direction, or NULL when this rank does not need it
     const void *grad;             // [r] (n) grad_type
     size_t n;
-    uint64_t first; // number of the span's first element within the model: it seeds the stochastic rounding
+    uint64_t first; // index of the span's first element within the model: it seeds the stochastic rounding
                     // of moments. In int8 a multiple of MOMENT_BLOCK
     int64_t step;   // from 1
     double lr, beta1, beta2, epsilon, weight_decay;

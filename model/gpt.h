@@ -48,11 +48,11 @@ enum status gpt_trace(const struct params *params, enum gpt_recompute recompute,
                       struct trace *out) MUST_CHECK;
 // The FLOPs of training per token of sequences of T tokens, from the recorded pass: products and attention
 // (half of the square, as it is causal). Backward takes twice as much as forward, but for frozen tensors.
-// What is recomputed does not count. Utilization divides by it.
+// What is recomputed does not count. MFU is these FLOPs x tokens/s / peak.
 enum status gpt_flops_per_token(const struct params *params, int T, double *out) MUST_CHECK;
 
 // The inputs of the next pass of training. They are copied; the device reads the copy later.
-//   first_token  number of the batch's first token, counted over the run; the others follow it. A sequence is
+//   first_token  index of the batch's first token, counted over the run; the others follow it. A sequence is
 //                known to dropout's masks by the number of its first token
 enum status gpt_load(struct gpt *gpt, struct stream *stream, const struct token_batch *batch,
                      uint64_t first_token) MUST_CHECK;

@@ -308,9 +308,9 @@ static enum status accumulate(struct steps *steps, struct issued_step *step, enu
 
 // ---- reports
 
-// Gathers the reports of all ranks: the sum of their losses (added along the tree) and the largest memory.
+// Gathers the step reports of all ranks. Raises now->memory.total to the largest memory_peak.
 //   mine       this rank's report
-//   loss_sum   [out]
+//   loss_sum   [out] the sum of the ranks' losses, along the tree of zero/comm/sum_tree.h
 //   first      [out] rank 0's report
 //   whole      [out] true if every rank loaded all its micro-batches
 static enum status gather_reports(struct steps *steps, const struct step_report *mine, double *loss_sum,

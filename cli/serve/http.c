@@ -109,8 +109,9 @@ const char *exchange_header(const struct exchange *exchange, const char *name) {
     return MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, name);
 }
 
-// Refuses header names with a blank ("Content-Length : 5") and duplicate headers. A proxy may interpret these
-// differently and then see other requests than we do (request smuggling; RFC 9112, 11.2).
+// Refuses header names that are empty or have a space or tab ("Content-Length : 5"), and a second header of a
+// name in `once`. A proxy may interpret these differently and then see other requests than we do (request
+// smuggling; RFC 9112, 11.2).
 static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, const char *name,
                                     const char *value) {
     static const char *const once[] = {"Host",         "Content-Length", "Transfer-Encoding",
@@ -121,7 +122,7 @@ static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, cons
     for (size_t i = 0; i < sizeof once / sizeof *once; i++)
         good &= strcasecmp(name, once[i]) != 0 || exchange_header(exchange, name) == value;
     return good || api_refuse(&exchange->error, 400, NULL, NULL,
-                              "the header \"%.100s\" is there twice, or is no header's name", name);
+                              "the header \"%.100s\" is repeated or has an invalid name", name);
 }
 
 static void check_length(struct exchange *exchange, bool http10) {

@@ -451,7 +451,7 @@ void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_key
         gguf_add_bool(keys, GGUF_NFC, nfc);
     if (!is_as_named)
         gguf_add_bool(keys, GGUF_IGNORE_MERGES, ignores);
-    const char *what = nfc ? "it does not normalize text to Unicode's form C"
+    const char *what = nfc ? "it does not normalize text to NFC"
                        : is_of_characters(tokenizer) && !merges_all_pairs(tokenizer)
                            ? "it merges any two tokens that form a third, and this tokenizer does not"
                        : !is_as_named ? ignores ? "it does not find tokens that no merge makes"

@@ -114,7 +114,7 @@ static enum status read_source(struct source *source) {
     TRY(gguf_get_string(source->file, GGUF_CHAT_TEMPLATE, &source->chat_template, NULL));
     TRY(gguf_get_bool(source->file, GGUF_NFC, &source->nfc, &says_nfc));
     if (source->nfc && !says_nfc)
-        log_info("%s: text is normalized to Unicode's form C, as by Qwen's tokenizers; the file does not say",
+        log_info("%s: text is normalized to NFC, as by Qwen's tokenizers; the file has no key for this",
                  source->file->path);
     TRY(gguf_get_bool(source->file, GGUF_IGNORE_MERGES, &source->ignore_merges, NULL));
     gguf_warn_of_unknown(source->file, KEY(""),

@@ -40,7 +40,7 @@ enum token_pattern {
 };
 struct token_rules {
     enum token_pattern pattern;
-    bool nfc;                         // text is normalized to Unicode's form C first
+    bool nfc;                         // text is first normalized to NFC (base/utf8.h)
     const struct added_tokens *added; // the tokenizer's tokens that are found in text first; NULL: none
 };
 

@@ -194,7 +194,7 @@ static enum status add_scores(const struct tokenizer *tokenizer, int n, struct g
     return status;
 }
 
-// Adds the tokens that end generation. llama.cpp has keys for three of them, and knows others by name.
+// Adds the end-of-generation tokens. llama.cpp has keys for three of them, and knows others by name.
 static void add_ends(const struct tokenizer *tokenizer, struct gguf_keys *keys) {
     static const char *const names[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                         "tokenizer.ggml.eom_token_id"};
@@ -203,8 +203,9 @@ static void add_ends(const struct tokenizer *tokenizer, struct gguf_keys *keys) 
     for (int i = 0; i < n && i < most; i++)
         gguf_add_u32(keys, names[i], (uint32_t)ends[i]);
     if (n > most)
-        log_warning("%d tokens end generation, and GGUF has keys for only %d; the others are left out", n,
-                    most);
+        log_warning("the tokenizer has %d end-of-generation tokens, but GGUF has keys for only %d; the "
+                    "others are left out",
+                    n, most);
 }
 
 static void add_chat_template(const struct tokenizer *tokenizer, struct gguf_keys *keys) {

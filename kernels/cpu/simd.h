@@ -673,8 +673,9 @@ VF_INLINE vu vu_load_pairs(const uint16_t *from, int n) {
         }
 #endif
 
-// Transposes VF_WIDTH vectors. Each pass interleaves the first half of the rows with the second half, which
-// rotates the bits of (row, lane) by one.
+// Transposes VF_WIDTH vectors by perfect shuffles: each pass interleaves the first half of the rows with the
+// second half. That rotates the bits of the element index (row, lane) by one, and log2(VF_WIDTH) passes swap
+// row and lane.
 VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
     for (int pass = 1; pass < VF_WIDTH; pass *= 2) {
         vf next[VF_WIDTH];

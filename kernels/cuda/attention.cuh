@@ -94,7 +94,7 @@ template <bool BOUNDED> struct first_keys {
         return BOUNDED ? of(query) / tile * tile : 0;
     }
 
-    // True if some query up to last_query does not see all keys from `key` on.
+    // True if a query up to last_query does not see `key`, and so needs a mask.
     __device__ __forceinline__ bool hide(int last_query, int key) const {
         return BOUNDED && of(last_query) > key;
     }

@@ -36,7 +36,8 @@ __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][KEYS / 8], onli
         }
 }
 
-// Divides the sums of the warp's rows, from position `first` on, by the totals, and writes their lse.
+// Divides the warp's output rows by their softmax denominators, and writes their log-sum-exp (lse). `first`
+// is the position of the first row.
 template <int WIDTH, int M>
 __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_softmax (&rows)[M][2],
                                        const attention_forward_args &args, int first) {

@@ -59,7 +59,7 @@ struct occurrences {
     int *tokens;                 // (OWNERS, owned)
     struct occurrence *of_token; // (OWNERS, owned)
     int *counted_before;         // (N); undefined for the place counted first
-    int owned;                   // the most tokens that an owner has
+    int owned;                   // vocabulary tokens per owner: V / OWNERS, rounded up
 };
 constexpr int OWNERS = CUDA_TOKEN_OWNERS;
 

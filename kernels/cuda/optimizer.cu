@@ -382,6 +382,10 @@ __global__ void decide_update(const update_decide_args args) {
     *args.result = update_decision(&args);
 }
 
+enum status no_kernel(enum optimizer_rule rule) {
+    return FAIL(STATUS_UNSUPPORTED, "the GPU has no kernel for optimizer rule %d", static_cast<int>(rule));
+}
+
 } // namespace
 
 extern "C" enum status cuda_optimizer_spans(struct stream *stream, const struct optimizer_spans_args *args) {
@@ -399,8 +403,10 @@ extern "C" enum status cuda_optimizer_spans(struct stream *stream, const struct 
         return launch_spans<rule_of<OPTIMIZER_MUON, 1>>(stream, args);
     case OPTIMIZER_SCHEDULE_FREE:
         return launch_spans<rule_of<OPTIMIZER_SCHEDULE_FREE, 2>>(stream, args);
-    default:
+    case OPTIMIZER_LION:
         return launch_spans<rule_of<OPTIMIZER_LION, 1>>(stream, args);
+    default:
+        return no_kernel(args->rule);
     }
 }
 
@@ -423,8 +429,10 @@ extern "C" enum status cuda_optimizer_step(struct stream *stream, const struct o
         return step<rule_of<OPTIMIZER_MUON, 1>>(stream, args, call);
     case OPTIMIZER_SCHEDULE_FREE:
         return step<rule_of<OPTIMIZER_SCHEDULE_FREE, 2>>(stream, args, call);
-    default:
+    case OPTIMIZER_LION:
         return step<rule_of<OPTIMIZER_LION, 1>>(stream, args, call);
+    default:
+        return no_kernel(args->rule);
     }
 }
 

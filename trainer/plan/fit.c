@@ -35,15 +35,14 @@ static const struct rung {
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
-    // 9 and 12: benchmarks/cpu.md, "Recomputation".
+    // 12 in fp32, 9 in bf16: benchmarks/cpu.md, "Recomputation".
     {RECOMPUTE, CONFIG_RECOMPUTE_ATTENTION, "attention recomputed in backward"},
     // 10: 140.8 ms by cuDNN and 154.6 by flash, which needs less workspace (benchmarks/gpu.md).
     {ATTENTION, 1, "attention by flash"},
-    // 14 and 21: benchmarks/cpu.md, "Recomputation".
+    // 14 in fp32, 21 in bf16: benchmarks/cpu.md, "Recomputation".
     {RECOMPUTE, CONFIG_RECOMPUTE_BLOCK, "blocks recomputed in backward"},
-    // Copies are not measured but estimated, for PCIe 4.0 x16 (25 GB/s) and steps of 65,536 tokens per rank.
-    // Few
-    // copies overlap with recomputed blocks.
+    // From here on the time of copies is estimated: PCIe 4.0 x16 (25 GB/s), 65,536 tokens per rank and step.
+    // Copies overlap little with blocks that are recomputed.
     {RECOMPUTE, INPUTS_ON_HOST, "blocks recomputed in backward, their inputs on the host"},
     // 6 each: per parameter 6 bytes are copied, and 28 read and written by the host.
     {OFFLOAD, 1, "a quarter of the optimizer on the host"},

@@ -93,7 +93,7 @@ double step_work_count(const struct gpt_work *model) {
         case OP_attention_backward:
             flops += model->rows[i].cost.flops;
             break;
-        default: // elementwise
+        default: // no matrix products
             break;
         }
     return flops;

@@ -17,10 +17,10 @@ bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind) {
     return (kind >= 0 && kind < layout->kinds.n) || (kind == CHECKPOINT_AVERAGE && layout->kinds.has_average);
 }
 
-// ---- moments that do not exist
+// ---- tensors without moment 1 or 2
 
-// True if a tensor has values of this kind. CHECKPOINT_M is moment 1, CHECKPOINT_V moment 2. Every tensor has
-// the other kinds of the layout.
+// True if a tensor has values of this kind. CHECKPOINT_M is moment 1, CHECKPOINT_V moment 2. The other kinds
+// of the layout exist for every tensor.
 static bool is_stored(const struct checkpoint_layout *layout, int kind, int param) {
     return kind > CHECKPOINT_V || kind <= layout->kinds.n_moments[param];
 }

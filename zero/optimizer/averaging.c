@@ -67,7 +67,8 @@ static float *kept_at(const struct model_states *state, const struct placement_s
     return model_states_gradients_at(state, placed) + offset;
 }
 
-// With fp32: saves the master weights before they are overwritten, until the latest weights are shown again.
+// For fp32, where the master weights are the parameters. With `average`: copies the master weights to the
+// memory of the gradients, and overwrites them with the weights to evaluate. Without: copies them back.
 static enum status show_in_place(const struct model_states *state, struct stream *on,
                                  const struct placement_span *placed, size_t offset, size_t n, bool average) {
     struct lerp_args args = shown(state, placed, offset, n, average);

@@ -45,7 +45,8 @@ void gradients_build_buckets(struct gradients *gradients) {
 
 // ---- planning and binding
 
-// Refuses lists of buckets that would be too long before any is built. Plans build no lists.
+// Fails if a list of buckets would need more than BUCKETS_MAX_CALLS collectives. It is computed from element
+// counts, because planning builds no lists.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     if (!stage_shards_optimizer(stage->config))

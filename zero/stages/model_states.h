@@ -79,11 +79,11 @@ void *model_states_params_at(const struct model_states *state, const struct plac
 //   all_kinds   false: only master weights; moments stay zero, their initial value
 enum status model_states_load(struct model_states *state, struct stream *stream,
                               const struct checkpoint_source *source, bool all_kinds) MUST_CHECK;
-// A source of this rank's optimizer states, for writing a checkpoint. `reader` must outlive it.
 struct state_reader {
     struct model_states *state;
     struct stream *stream;
 };
+// A source of this rank's optimizer states, for writing a checkpoint. `reader` must outlive it.
 struct checkpoint_source model_states_source(struct state_reader *reader);
 // The kinds of values that this source has.
 struct checkpoint_kinds model_states_kinds(const struct model_states *state);

@@ -139,7 +139,8 @@ void parameters_build_buckets(struct parameters *parameters) {
 
 // ---- planning
 
-// Refuses lists of buckets that would be too long before any is built. Plans build no lists.
+// Fails if a list of buckets would need more than BUCKETS_MAX_CALLS collectives. It is computed from element
+// counts, because planning builds no lists.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     const size_t bucket = stage->options.allgather_bucket;

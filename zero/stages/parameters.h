@@ -1,15 +1,15 @@
 // The parameters of a ZeRO stage, in the compute type: where forward and backward find a unit's parameters,
 // and how an update reaches every rank.
 //
-//   stage 0         Every rank has all parameters and updates all of them.
-//   stages 1 and 2  Every rank has all parameters. After the update, all-gathers send the owners' spans to
-//   all ranks. stage 3         Every rank has its shard. A fetch all-gathers a unit into a slot just before
-//   the unit is used; the
-//                   slot is freed afterwards. Meanwhile the next fetch is prefetched into another slot
-//                   (overlap_comm; not with stage3_prefetch_bucket_size 0). The recorded traces determine the
-//                   slots and the next fetch (zero/stages/gathers.h). Persistent tensors, with fewer elements
-//                   than stage3_param_persistence_threshold (as in DeepSpeed), are whole on every rank. They
-//                   are gathered once per step, and used in place; a slot has a gap for them in the unit.
+// - Stage 0: every rank has all parameters and updates all of them.
+// - Stages 1 and 2: every rank has all parameters. After the update, all-gathers send the owners' spans
+//   to all ranks.
+// - Stage 3: every rank has its shard. A fetch all-gathers a unit into a slot just before the unit is used.
+//   Afterwards the slot is freed. Meanwhile the next fetch is prefetched into another slot (overlap_comm; not
+//   with stage3_prefetch_bucket_size 0). The recorded traces determine the slots and the next fetch
+//   (zero/stages/gathers.h). Persistent tensors, with fewer elements than stage3_param_persistence_threshold
+//   (as in DeepSpeed), are whole on every rank. They are gathered once per step, and used in place; a slot
+//   has a gap for them in the unit.
 //
 // With offload_param (ZeRO-Infinity, arXiv 2104.07857) the shard is in host memory. A fetch first copies this
 // rank's spans into the slot, on the upload stream of zero/offload, and then gathers them there.

@@ -475,6 +475,8 @@ enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer
     const struct step_call call = {.args = *args,
                                    .constants = optimizer_constants_of(args),
                                    .reads_moments = optimizer_reads_moments(args)};
+    if (!step_of(args))
+        return FAIL(STATUS_UNSUPPORTED, "the CPU has no kernel for optimizer rule %d", (int)args->rule);
     cpu_parallel(stream->device, args->n, args->n, 1024, run_step, &call);
     return STATUS_OK;
 }

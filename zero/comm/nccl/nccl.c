@@ -487,7 +487,8 @@ static enum status nccl_run(struct comm *comm, const struct comm_call *call) {
 
 static enum status check(struct comm *comm) {
     TRY(mpi_check_failure(comm));
-    return atomic_load(&nccl_of(comm)->aborted) ? FAIL(STATUS_FAILED, "NCCL was aborted") : STATUS_OK;
+    return atomic_load(&nccl_of(comm)->aborted) ? FAIL(STATUS_FAILED, "the NCCL communicator was aborted")
+                                                : STATUS_OK;
 }
 
 // Takes the lock on a thread that issues collectives, and counts it for nccl_watch.

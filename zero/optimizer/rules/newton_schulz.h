@@ -55,7 +55,8 @@ struct newton_schulz {
 
 // Adds regions to `table`, in device memory, for matrices of the given shapes. ns->device and ns->type must
 // be set.
-//   kinds  (n_kinds) each: a shape, and the number of matrices of it, which may form one batch
+//   kinds  (n_kinds) `shape` of some matrices and their number `n`, the most that a batch can have; `at` and
+//          `distance` are ignored
 enum status newton_schulz_plan(struct newton_schulz *ns, const struct newton_schulz_batch *kinds, int n_kinds,
                                struct region_table *table) MUST_CHECK;
 void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table);
