@@ -14,10 +14,13 @@
 #include "base/signals.h"
 
 #define STOP_REQUESTED 3
-#define PAUSE_US       550000 // longer than signals of one request are apart
+#define PAUSE_US       550000   // longer than signals of one request are apart
+#define ENDS_US        30000000 // time in which a signal ends the process, which has not ended otherwise
+#define STAYS_US       300000   // time in which a signal would have ended it
 
-// The exit code of a process that receives these signals, `pause_us` apart (second 0: only the first).
-static int exit_code_after(int first, int pause_us, int second) {
+// The exit code of a process that receives these signals, `pause_us` apart (second 0: only the first). It
+// exits by itself `wait_us` after the second one.
+static int exit_code_after(int first, int pause_us, int second, int wait_us) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -33,7 +36,7 @@ static int exit_code_after(int first, int pause_us, int second) {
         usleep((useconds_t)pause_us);
         if (second)
             kill(getpid(), second);
-        usleep(second ? 300000 : 0); // time for the second signal to act
+        usleep((useconds_t)wait_us);
         _exit(STOP_REQUESTED);
     }
     int result;
@@ -44,29 +47,29 @@ static int exit_code_after(int first, int pause_us, int second) {
 
 static void test_the_first_signal_requests_a_stop(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGINT, 0, 0), STOP_REQUESTED);
-    assert_int_equal(exit_code_after(SIGTERM, 0, 0), STOP_REQUESTED);
-    assert_int_equal(exit_code_after(SIGHUP, 0, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGINT, 0, 0, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGTERM, 0, 0, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGHUP, 0, 0, 0), STOP_REQUESTED);
 }
 
 static void test_the_second_signal_ends_the_process(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGINT, PAUSE_US, SIGINT), 128 + SIGINT);
-    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGTERM), 128 + SIGTERM);
-    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGINT), 128 + SIGINT);
+    assert_int_equal(exit_code_after(SIGINT, PAUSE_US, SIGINT, ENDS_US), 128 + SIGINT);
+    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGTERM, ENDS_US), 128 + SIGTERM);
+    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGINT, ENDS_US), 128 + SIGINT);
 }
 
 // As timeout(1) does: a signal for the process, and the same for its group.
 static void test_signals_of_one_request(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGTERM, 0, SIGTERM), STOP_REQUESTED);
-    assert_int_equal(exit_code_after(SIGINT, 0, SIGTERM), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGTERM, 0, SIGTERM, STAYS_US), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGINT, 0, SIGTERM, STAYS_US), STOP_REQUESTED);
 }
 
 static void test_a_hangup_only_requests_a_stop(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGHUP), STOP_REQUESTED);
-    assert_int_equal(exit_code_after(SIGHUP, PAUSE_US, SIGTERM), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGHUP, STAYS_US), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGHUP, PAUSE_US, SIGTERM, STAYS_US), STOP_REQUESTED);
 }
 
 static void say_it(void *context, int number) {
@@ -91,7 +94,7 @@ static void test_both_signals_are_answered(void **unused) {
         kill(getpid(), SIGINT);
         usleep(PAUSE_US);
         kill(getpid(), SIGINT);
-        usleep(300000);
+        usleep(ENDS_US);
         _exit(0);
     }
     close(ends[1]);
