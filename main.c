@@ -1,4 +1,4 @@
-// Runs the command that the arguments name and turns its status into the exit code. No other file exits.
+// Runs the command that the arguments name and turns its status into the exit code.
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "options/foreign.h"
 #include "zero/checkpoint/checkpoint.h"
 
-// These two commands need the list of all commands.
+// The commands `help` and `completion` read the list of all commands, so they are defined beside it.
 static enum status run_help(int n_args, char **args);
 static enum status run_completion(int n_args, char **args);
 static const struct command command_help = {
@@ -29,12 +29,11 @@ static const struct command command_completion = {
     .name = "completion",
     .synopsis = "bash|zsh|fish",
     .summary = "print the script that completes words in a shell",
-    .details =
-        "It completes commands, flags, options of a configuration and their values. Print it again after "
-        "an\nupdate of the program.",
-    .examples = "Use it in this bash or zsh; the same line in ~/.bashrc or ~/.zshrc keeps it.\n"
+    .details = "The script completes commands, flags, options of a configuration and their values. Print it\n"
+               "again after updating the program.",
+    .examples = "Complete words in this bash or zsh; to keep it, add the line to ~/.bashrc or ~/.zshrc.\n"
                 "source <(./train completion bash)\n"
-                "Keep it for fish.\n"
+                "Install the script for fish.\n"
                 "./train completion fish >~/.config/fish/completions/train.fish\n",
     .run = run_completion,
 };
@@ -61,7 +60,7 @@ static bool names_config(const char *argument) {
            file_exists(argument);
 }
 
-// True for `train COMMAND ... --help`.
+// True if --help is among the arguments of the command, before any "--".
 static bool asks_for_help(int n_args, char **args) {
     for (int i = 1; i < n_args && strcmp(args[i], "--") != 0; i++)
         if (strcmp(args[i], "--help") == 0)
@@ -69,7 +68,8 @@ static bool asks_for_help(int n_args, char **args) {
     return false;
 }
 
-// The exit code for a command's status. Prints its message, and closes the standard output.
+// Closes standard output and returns the exit code for a command's status. If the command succeeded but the
+// close failed, returns the code of that failure. Prints the recorded message unless the code is 0.
 static int exit_code(enum status status) {
     const enum status printed = output_close();
     if (status_exit_code(status) == 0 && printed != STATUS_OK)
@@ -82,10 +82,10 @@ static int exit_code(enum status status) {
 }
 
 int main(int argc, char **argv) {
-    // A reader that closes the pipe (| head) must end the output, not kill the program in the middle of a
-    // write.
+    // SIGPIPE would kill the program once the reader of its output has closed the pipe (| head). When it is
+    // ignored, writes fail with EPIPE instead.
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); // a write beyond the file size limit then fails instead
+    signal(SIGXFSZ, SIG_IGN); // likewise: writes beyond ulimit -f then fail with EFBIG
     checkpoint_set_version(version_text());
     if (argc < 2) {
         help_print_usage(stderr, &list);

@@ -1,4 +1,4 @@
-// See base/alloc.h.
+// Allocation that ends the process if the system refuses memory.
 #include "base/alloc.h"
 
 #include <stdint.h>
@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Calls _exit without logging: exit handlers and the log could allocate again.
+// Returns `memory`, unless it is NULL: then prints the error and ends the process. Uses neither the log nor
+// exit(), because both could allocate again.
 static void *checked(void *memory, size_t n, size_t size) {
     if (memory)
         return memory;

@@ -1,4 +1,4 @@
-// Table-driven flags. Every argument that is not a flag is positional.
+// Parses flags by a table of them (struct arg). Every other argument is positional.
 #include "base/args.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-// Monotonic and wall-clock time in seconds.
+// Time in seconds: monotonic since an arbitrary start, and wall-clock since 1970.
 #ifndef ZERO_BASE_CLOCK_H
 #define ZERO_BASE_CLOCK_H
 

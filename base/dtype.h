@@ -13,7 +13,7 @@ enum dtype {
     DTYPE_F32 = 0,
     DTYPE_BF16,
     DTYPE_F16,
-    DTYPE_F64, // tests/ref only: the reference computes in double
+    DTYPE_F64, // for sums of losses and norms; only the reference, tests/ref, has tensors of this type
     DTYPE_I32,
     DTYPE_U8,
     DTYPE_I8, // quantized optimizer moments: kernels/moments.h
@@ -31,7 +31,7 @@ static inline const char *dtype_name(enum dtype type) {
     return names[type];
 }
 
-// Finds the compute type called `name`. Returns false, and leaves *type alone, when there is none.
+// Finds the compute type called `name`. Returns false, and leaves *type unchanged, if there is none.
 static inline bool dtype_from_name(const char *name, enum dtype *type) {
     for (int i = 0; i < N_COMPUTE_DTYPES; i++)
         if (strcmp(name, dtype_name((enum dtype)i)) == 0) {
@@ -41,8 +41,8 @@ static inline bool dtype_from_name(const char *name, enum dtype *type) {
     return false;
 }
 
-// Machine epsilon (the distance from 1 to the next larger value) and the smallest positive (subnormal) value.
-// Tests derive their tolerances from them. Floating-point types only.
+// dtype_epsilon is machine epsilon: the distance from 1 to the next larger value. dtype_smallest is the
+// smallest positive (subnormal) value. Floating-point types only. Tests derive their tolerances from both.
 static inline double dtype_epsilon(enum dtype type) {
     static const double epsilons[DTYPE_F64 + 1] = {0x1p-23, 0x1p-7, 0x1p-10, 0x1p-52};
     return epsilons[type];
@@ -83,7 +83,7 @@ static inline float f16_to_float(uint16_t x) {
 }
 
 // Rounds to nearest, ties to even, subnormals included. Magnitudes from 65520 up become infinity; NaN becomes
-// a quiet NaN. Bit-identical to the conversion instructions of CPUs and GPUs.
+// a quiet NaN. Bit-identical to the conversion instructions of CPUs and, except for NaN, of GPUs.
 static inline uint16_t f16_from_float(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -92,7 +92,8 @@ static inline uint16_t f16_from_float(float value) {
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
     if (magnitude >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { // below 2^-14: an fp32 near 1/2 has a last bit of 2^-24, so the sum rounds
+    // Below 2^-14, fp16 values are 2^-24 apart, as are fp32 values in [0.5, 1). So adding 0.5 rounds to fp16.
+    if (magnitude < 0x38800000u) {
         float sum = 0.5f + (value < 0 ? -value : value);
         memcpy(&bits, &sum, sizeof bits);
         return (uint16_t)(sign | (bits - 0x3f000000u));

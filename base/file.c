@@ -1,5 +1,6 @@
-// Files, through POSIX calls. Absent or unreadable input is STATUS_INVALID, because the user named it; a
-// failed write is STATUS_FAILED, because the environment caused it.
+// Files, through POSIX calls. A file that cannot be opened for reading is STATUS_INVALID, because the user
+// named it; so is a path that is not a regular file. A failed read or write, or a file that cannot be opened
+// for writing, is STATUS_FAILED, because the environment caused it.
 #include "base/file.h"
 
 #include <errno.h>
@@ -26,8 +27,9 @@ static enum status refuse_kind(const char *path, mode_t mode) {
     return FAIL(STATUS_INVALID, "%s is %s, expected a%s file", path, kind, S_ISDIR(mode) ? "" : " regular");
 }
 
-// O_NONBLOCK, because opening a FIFO would block until its other end is opened. No effect on regular files.
-// Messages name `shown`: for a temporary file the final file, which the user knows.
+// Opens a regular file. O_NONBLOCK has no effect on regular files; without it, opening a FIFO would block
+// until its other end is opened.
+//   shown   the path in messages; for a temporary file it is the final path, because the user knows that one
 static enum status open_shown(const char *path, const char *shown, int flags, int *descriptor) {
     const bool reads = (flags & O_ACCMODE) == O_RDONLY;
     struct stat info;
@@ -73,7 +75,7 @@ static enum status open_stream(const char *path, const char *shown, const char *
     if (*stream)
         return STATUS_OK;
     close(descriptor);
-    return FAIL(STATUS_FAILED, "out of memory to write %s", shown);
+    return FAIL(STATUS_FAILED, "out of memory: cannot write %s", shown);
 }
 
 enum status file_append_open(const char *path, FILE **stream) {
@@ -81,7 +83,7 @@ enum status file_append_open(const char *path, FILE **stream) {
     return open_stream(path, path, "a", O_WRONLY | O_CREAT | O_APPEND, stream);
 }
 
-// 0 or errno.
+// Writes all bytes. Returns 0 or errno.
 static int write_all(int descriptor, const char *data, size_t bytes) {
     while (bytes > 0) {
         const ssize_t n = write(descriptor, data, bytes);
@@ -134,6 +136,7 @@ size_t file_read_start(const char *path, size_t bytes, void *out) {
 }
 
 // Reads until end of file, because pipes and files in /proc report no size.
+//   expected   size of the file in bytes, for the first buffer; 0: unknown
 static enum status read_all(int descriptor, const char *path, size_t expected, size_t max_bytes, char **data,
                             size_t *bytes) {
     size_t capacity = expected + 1 > 4096 ? expected + 1 : 4096, length = 0;
@@ -194,9 +197,10 @@ enum status file_read(const char *path, size_t max_bytes, char **data, size_t *b
 // ---- waiting for the disk
 
 static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
-static char disk_path[1024]; // a copy, because the caller may free its path before the mark ends. "": no call
-                             // is marked
-static double disk_since_s;
+// The path of the marked call; "": no call is marked. A copy, because the caller may free its path before the
+// mark ends.
+static char disk_path[1024];
+static double disk_since_s; // when the marked call began, by clock_monotonic_s
 
 bool file_disk_begin(const char *path) {
     pthread_mutex_lock(&disk_lock);
@@ -235,8 +239,8 @@ enum status file_check_replaced(const char *path) {
     return refuse_kind(path, info.st_mode);
 }
 
-// Resolves symbolic links such as /dev/stdout, because rename(2) would replace the link itself. The caller
-// frees the string.
+// Returns the file that `path` points to if it is a symbolic link (/dev/stdout), because rename(2) would
+// replace the link itself. Otherwise returns a copy of `path`. The caller frees the string.
 static char *follow_links(const char *path) {
     struct stat info;
     char *target = lstat(path, &info) == 0 && S_ISLNK(info.st_mode) ? realpath(path, NULL) : NULL;
@@ -248,7 +252,7 @@ enum status file_writer_open(struct file_writer *writer, const char *path) {
     writer->temporary_path = file_path("%s.tmp-%ld", writer->path, (long)getpid());
     enum status status = file_check_replaced(path);
     if (status == STATUS_OK) {
-        unlink(writer->temporary_path); // left by a killed process, or another user's link
+        unlink(writer->temporary_path); // a file left by a killed process, or another user's link
         status = open_stream(writer->temporary_path, path, "wb", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW,
                              &writer->stream);
     }
@@ -286,7 +290,7 @@ enum status file_commit(struct file_writer *writer) {
     enum status status =
         writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
                       : STATUS_OK;
-    if (status == STATUS_OK) { // nothing is left for file_discard to remove
+    if (status == STATUS_OK) { // the file has its final name, so file_discard must not remove it
         free(writer->temporary_path);
         writer->temporary_path = NULL;
     }
@@ -322,7 +326,8 @@ char *file_path(const char *format, ...) {
 
 // ---- locks
 
-// Returns 0 or errno. Retries for a moment, because file_is_locked holds the lock for an instant.
+// Takes an exclusive lock. Returns 0 or errno. If the lock is held, tries again for 0.1 s, because another
+// process in file_is_locked holds it only for an instant.
 static int lock_exclusively(int descriptor) {
     const struct timespec nap = {.tv_nsec = 10000000};
     for (int tries = 0; flock(descriptor, LOCK_EX | LOCK_NB) != 0; tries++) {
@@ -335,7 +340,8 @@ static int lock_exclusively(int descriptor) {
 
 enum status file_lock(const char *path, int *descriptor) {
     enum status opened = file_open_regular(path, O_RDWR | O_CREAT, descriptor);
-    if (opened != STATUS_OK) // cannot create the lock file, because the user named an unsuitable folder
+    // STATUS_FAILED becomes STATUS_INVALID, because the user named a folder that is not writable.
+    if (opened != STATUS_OK)
         return STATUS_INVALID;
     char owner[32] = {0};
     const int error = lock_exclusively(*descriptor);
@@ -349,13 +355,14 @@ enum status file_lock(const char *path, int *descriptor) {
         if (error != EWOULDBLOCK)
             return FAIL(STATUS_FAILED, "cannot lock %s: %s", path, strerror(error));
         owner[n > 0 ? strcspn(owner, "\n") : 0] = '\0';
-        return FAIL(STATUS_INVALID, "%s is held by process %s: the folder is in use", path,
+        return FAIL(STATUS_INVALID, "the lock %s is held by process %s: the folder is in use", path,
                     owner[0] ? owner : "(unknown)");
     }
     int length = snprintf(owner, sizeof owner, "%ld\n", (long)getpid());
-    // The process id is only for the message above; the lock works without it.
-    if (ftruncate(*descriptor, 0) != 0 || pwrite(*descriptor, owner, (size_t)length, 0) != length)
-        return STATUS_OK;
+    // A failure is ignored: the process id is only for the message above, and the lock works without it.
+    const bool is_written =
+        ftruncate(*descriptor, 0) == 0 && pwrite(*descriptor, owner, (size_t)length, 0) == length;
+    (void)is_written;
     return STATUS_OK;
 }
 

@@ -1,5 +1,5 @@
-// See base/file_kind.h. llm.c's magic numbers: https://github.com/karpathy/llm.c (train_gpt2.py,
-// train_llama3.py, train_gpt2.cu, dev/data/data_common.py).
+// Recognizes kinds of files by their first bytes, and has advice for each kind. llm.c's magic numbers:
+// https://github.com/karpathy/llm.c (train_gpt2.py, train_llama3.py, train_gpt2.cu, dev/data/data_common.py).
 #include "base/file_kind.h"
 
 #include <stdbool.h>
@@ -12,20 +12,21 @@
 #include "base/utf8.h"
 
 #define TO_UTF_8 "-t UTF-8 {file} > utf8.txt"
-#define NOT_READ "it is not read here"
-#define PACKED   "./train tokenize reads texts packed like this; to unpack it: "
+#define NOT_READ "this program does not read it"
+#define PACKED   "./train tokenize reads compressed text directly; to unpack it: "
 
-// In `advice`, {file} stands for the file's path, {folder} for its folder's path, and {class} for the
-// transformers class of the model in that folder.
+// `is` follows the path of a file in messages; its first word is the verb. Placeholders in `advice`: {file}
+// is the file's path, {folder} the path of its folder, {class} the transformers class of the model in the
+// folder.
 static const struct {
-    const char *is, *advice; // "VERB NOUN"
+    const char *is, *advice;
 } kinds[N_FILE_KINDS] = {
     [FILE_KIND_UNKNOWN] = {"is a binary file of an unknown kind", "convert it first, or leave it out"},
     [FILE_KIND_SHARD] = {"is a token shard", "it is for data.train and data.val"},
     [FILE_KIND_SAFETENSORS] = {"is a safetensors file", "weights in it are for model.init_from"},
     [FILE_KIND_TEXT] = {"is text",
                         "make shards of it with ./train tokenize {file} --tokenizer FILE --out DIR, "
-                        "then name DIR/train-*.bin"},
+                        "then use DIR/train-*.bin"},
     [FILE_KIND_TEXT_8_BIT] = {"is text, but not UTF-8",
                               "convert it first, from Latin-1: iconv -f LATIN1 " TO_UTF_8},
     [FILE_KIND_TEXT_UTF_16] = {"is UTF-16 text",
@@ -40,15 +41,15 @@ static const struct {
     [FILE_KIND_LLMC_TOKENIZER] = {"is a tokenizer of llm.c",
                                   NOT_READ ": use the tokenizer.json of the same model; GPT-2's: hf download "
                                            "openai-community/gpt2 tokenizer.json --local-dir gpt2"},
-    [FILE_KIND_LLMC_STATE] = {"is a state of llm.c", NOT_READ},
+    [FILE_KIND_LLMC_STATE] = {"is a training state of llm.c", NOT_READ},
     [FILE_KIND_LLMC_EVAL] = {"is an evaluation file of llm.c",
                              NOT_READ ": use {folder}/hellaswag_val.jsonl, which llm.c made it from"},
     [FILE_KIND_PYTORCH] =
         {"holds PyTorch's pickled weights",
-         "reading them can run code, so they are not read here. Convert them once: python3 -c 'from "
+         "reading them can run code, so this program does not. Convert them once: python3 -c 'from "
          "transformers import {class}; {class}.from_pretrained(\"{folder}\")"
          ".save_pretrained(\"NEW\")', then use the folder NEW"},
-    [FILE_KIND_PICKLE] = {"is a Python pickle", "reading it can run code, so it is not read here"},
+    [FILE_KIND_PICKLE] = {"is a Python pickle", "reading it can run code, so this program does not"},
     [FILE_KIND_NPY] =
         {"is a NumPy array (.npy)",
          "for token ids: python3 -c 'import numpy; "
@@ -57,11 +58,11 @@ static const struct {
     [FILE_KIND_NPZ] = {"is an archive of NumPy arrays (.npz)", NOT_READ},
     [FILE_KIND_ZIP] = {"is a zip archive", "unpack it first: unzip {file}"},
     [FILE_KIND_GGUF] = {"is a GGUF model", "it is for model.init_from"},
-    [FILE_KIND_HDF5] = {"is an HDF5 file (as TensorFlow's tf_model.h5)",
+    [FILE_KIND_HDF5] = {"is an HDF5 file (such as TensorFlow's tf_model.h5)",
                         NOT_READ ": fetch the model's safetensors files"},
-    [FILE_KIND_MEGATRON_INDEX] = {"is an index of Megatron's (.idx)",
-                                  "the ids are in the .bin file beside it: ./train tokenize --raw FILE.bin "
-                                  "--out DIR, if they have 2 bytes"},
+    [FILE_KIND_MEGATRON_INDEX] = {"is a Megatron index (.idx)",
+                                  "the token ids are in the .bin file beside it. If they have 2 bytes: "
+                                  "./train tokenize --raw FILE.bin --out DIR"},
     [FILE_KIND_PARQUET] =
         {"is a Parquet file",
          "write its texts as JSON Lines first: python3 -c 'import pandas; "
@@ -80,8 +81,9 @@ static const struct {
     [FILE_KIND_BZIP2] = {"is compressed with bzip2", "unpack it first: bunzip2 -k {file}"},
 };
 
-// ---- recognition
+// ---- recognizing the kind
 
+// Kinds recognized by the number in the first four bytes.
 static const struct {
     uint32_t magic;
     enum file_kind kind;
@@ -105,15 +107,15 @@ static const struct {
     {PREFIX("PAR1"), FILE_KIND_PARQUET},
     {PREFIX("ARROW1"), FILE_KIND_ARROW},
     {PREFIX("FEA1"), FILE_KIND_ARROW},
-    {PREFIX("\xff\xff\xff\xff"),
-     FILE_KIND_ARROW}, // a stream, as written by Hugging Face's datasets; cannot begin a list of token ids
+    // Arrow's stream format, which Hugging Face's datasets use. Token ids do not begin like this.
+    {PREFIX("\xff\xff\xff\xff"), FILE_KIND_ARROW},
     {PREFIX("\x89PNG\r\n\x1a\n"), FILE_KIND_PICTURE},
     {PREFIX("\xff\xd8\xff"), FILE_KIND_PICTURE}, // JPEG
     {PREFIX("GIF8"), FILE_KIND_PICTURE},
     {PREFIX("%PDF-"), FILE_KIND_PDF},
     {PREFIX("\x1f\x8b\x08"), FILE_KIND_GZIP},
     {PREFIX("\x28\xb5\x2f\xfd"), FILE_KIND_ZSTD},
-    {PREFIX("\x50\x2a\x4d\x18"), FILE_KIND_ZSTD}, // a skippable frame first, as pzstd writes
+    {PREFIX("\x50\x2a\x4d\x18"), FILE_KIND_ZSTD}, // a zstd skippable frame, with which pzstd begins files
     {PREFIX("\xfd"
             "7zXZ\0"),
      FILE_KIND_XZ},
@@ -123,8 +125,8 @@ static const struct {
     {PREFIX("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"), FILE_KIND_PYTORCH}, // torch.save before version 1.6
 };
 
-// Text may begin with the letters of a signature, so for these kinds text is excluded. A PDF is the
-// exception: its start may be all text.
+// Whether the file begins with prefixes[i]. Text may begin with these letters by chance. So readable text
+// that is longer than the prefix does not match. PDF is an exception: the start of a PDF may be all text.
 static bool has_prefix(const char *start, size_t n, int i) {
     const size_t length = prefixes[i].n;
     return n >= length && memcmp(start, prefixes[i].bytes, length) == 0 &&
@@ -146,8 +148,8 @@ static enum file_kind kind_of_zip(const char *start, size_t n) {
 }
 
 // Recognizes pickle protocols 2 to 5. Token ids of 2 bytes may start in the same way, so the next opcodes are
-// checked too. They must be an empty dict, list or tuple with its memo, a mark, or a global; from protocol 4
-// on, a frame whose length has zeros in its high bytes.
+// checked too. In protocols 2 and 3 they must make an empty dict, list or tuple and memoize it, or load a
+// global. From protocol 4 on, they must begin a frame of less than 4 GiB.
 static bool is_pickle(const char *start, size_t n) {
     if (n < 5 || (unsigned char)start[0] != 0x80 || start[1] < 2 || start[1] > 5)
         return false;
@@ -156,7 +158,7 @@ static bool is_pickle(const char *start, size_t n) {
     return n >= 11 && (unsigned char)start[2] == 0x95 && memcmp(start + 7, "\0\0\0\0", 4) == 0;
 }
 
-// Safetensors: 8 bytes with the length of the header, at most 100 MB, then JSON.
+// A safetensors file begins with 8 bytes: the length of its header, at most 100 MB. The header is JSON.
 static bool is_safetensors(const char *start, size_t n) {
     uint64_t header = 0;
     if (n < 10)
@@ -169,10 +171,11 @@ static bool is_text_byte(unsigned char c) {
     return c >= ' ' ? c != 0x7F : c != 0 && strchr("\t\n\v\f\r", c);
 }
 
-// UTF-16 without a byte order mark: every other byte is zero, and the others are ASCII text. Small token ids
-// have control characters too.
+// UTF-16 without a byte order mark: every other byte is zero, and the bytes between are ASCII text. Token
+// ids of 2 bytes that are all below 128 look the same, unless one has the value of a control character.
 static bool is_utf_16(const char *start, size_t n) {
-    const size_t zero = n > 1 && start[1] == 0 ? 1 : 0; // little-endian: the second byte
+    // The zero byte of each pair: in little-endian the second, in big-endian the first.
+    const size_t zero = n > 1 && start[1] == 0 ? 1 : 0;
     if (n < 16)
         return false;
     for (size_t i = 0; i < n; i++) {
@@ -188,9 +191,9 @@ static bool is_tar(const char *start, size_t n) {
     return n >= 262 && memcmp(start + 257, "ustar", 5) == 0;
 }
 
-// UTF-8 with non-ASCII characters: all are valid, except that the last may be incomplete, and there is no
-// zero byte. Token ids and compressed data do not pass this test by chance, so control characters are
-// allowed.
+// Whether the bytes are UTF-8 with some non-ASCII characters and without zero bytes. The last character may
+// be incomplete. Control characters are allowed: token ids and compressed data fail this test anyway, by
+// invalid UTF-8 or zero bytes.
 static bool is_utf_8(const char *start, size_t n) {
     const size_t valid = utf8_valid_bytes(start, n);
     bool has_high = false;
@@ -199,8 +202,8 @@ static bool is_utf_8(const char *start, size_t n) {
     return has_high && n - valid < 4 && !memchr(start, 0, valid);
 }
 
-// Text in an 8-bit encoding, or damaged UTF-8, has almost no control characters. In compressed data and token
-// ids, about one byte in eight is a control character.
+// Whether less than 1 byte in 32 is a control character, as in text in an 8-bit encoding and in damaged
+// UTF-8. In compressed data and token ids, about 1 in 8 is one.
 static bool is_8_bit_text(const char *start, size_t n) {
     size_t n_control = 0;
     for (size_t i = 0; i < n; i++) {
@@ -241,15 +244,15 @@ bool file_kind_is_text(enum file_kind kind) {
     return kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT || kind == FILE_KIND_TEXT_UTF_16;
 }
 
-// ---- words
+// ---- names and advice for messages
 
 const char *file_kind_name(enum file_kind kind) {
     const char *verb_end = strchr(kinds[kind].is, ' ');
     return verb_end + 1;
 }
 
-// Adds the model class that config.json names. With another class than that of the weights, transformers
-// would create a model with random weights.
+// Adds the model class that the folder's config.json names, or AutoModelForCausalLM if it names none. If the
+// class did not match the weights, transformers would create a model with random weights.
 static void add_class(struct text *out, const char *folder) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
     char *path = file_path("%s/config.json", folder);

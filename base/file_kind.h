@@ -11,9 +11,9 @@
 
 enum file_kind {
     FILE_KIND_UNKNOWN, // binary or empty
-    FILE_KIND_SHARD,   // token ids of this program, or of llm.c for GPT-2 or Llama 3
+    FILE_KIND_SHARD,   // token shard of this program, or of llm.c for GPT-2 or Llama 3
     FILE_KIND_SAFETENSORS,
-    FILE_KIND_TEXT,        // UTF-8 in its first bytes; includes JSON and tokenizers
+    FILE_KIND_TEXT,        // its first bytes are UTF-8; includes JSON and tokenizer files
     FILE_KIND_TEXT_8_BIT,  // Latin-1 and the like; few control characters
     FILE_KIND_TEXT_UTF_16, // or small 2-byte token ids, which look the same
     FILE_KIND_LLMC_MODEL,
@@ -41,11 +41,11 @@ enum file_kind {
     N_FILE_KINDS
 };
 
-#define FILE_KIND_START_BYTES 4096 // from the start of a file, enough to recognize it
+#define FILE_KIND_START_BYTES 4096 // bytes from the start of a file that suffice to recognize it
 
 // The kind of a file, given its first n bytes: the whole file, or at least FILE_KIND_START_BYTES.
 enum file_kind file_kind_of(const char *start, size_t n);
-// The same for a regular file. FILE_KIND_UNKNOWN when it cannot be read; records no failure.
+// The kind of the regular file at `path`; FILE_KIND_UNKNOWN if it cannot be read. Records no failure.
 enum file_kind file_kind_of_path(const char *path);
 // Whether the kind is text, in UTF-8 or another encoding.
 bool file_kind_is_text(enum file_kind kind);
@@ -55,7 +55,7 @@ const char *file_kind_name(enum file_kind kind);
 // Advice on what to do with a file of this kind, with its path and folder filled in; "" if there is none. The
 // caller frees the string.
 char *file_kind_advice(enum file_kind kind, const char *path);
-// STATUS_INVALID: "PATH is a model of llm.c, expected EXPECTED; ADVICE".
+// Fails with STATUS_INVALID and the message "PATH is a model of llm.c, expected EXPECTED; ADVICE".
 //   more   "" or further facts about the file: " (12 bytes)"
 enum status file_kind_refuse(enum file_kind kind, const char *path, const char *more,
                              const char *expected) MUST_CHECK;

@@ -73,9 +73,10 @@ void file_remove_made(const char *path, size_t first_missing) {
     free(made);
 }
 
-// Returns 0 or errno. Writes a byte too, because a full disk still accepts empty files.
+// Creates a file, writes to it and removes it. Writes a byte, because a full disk still accepts empty files.
+// Returns 0 or errno.
 static int try_file(const char *path) {
-    unlink(path); // left by a killed process
+    unlink(path); // a file left by a killed process
     int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (descriptor < 0)
         return errno;
@@ -136,10 +137,16 @@ enum status file_remove_tree(const char *path) {
     return remove_at(AT_FDCWD, path, path);
 }
 
+void file_discard_tree(const char *path) {
+    const bool has_failed = status_message()[0] != '\0';
+    if (file_remove_tree(path) != STATUS_OK && !has_failed)
+        status_clear();
+}
+
 void file_remove_unneeded(const char *path) {
     if (file_remove_tree(path) == STATUS_OK)
         return;
-    log_warning_once("%s; it is no longer needed", status_message());
+    log_warning_once("%s; it is no longer needed, so you can remove it", status_message());
     status_clear();
 }
 
@@ -171,7 +178,7 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 enum status file_glob(struct file_list *list, const char *pattern) {
-    if (file_exists(pattern)) { // an existing path, even if it contains wildcards
+    if (file_exists(pattern)) { // a path that exists is not a pattern, even if it has wildcards
         file_list_add(list, pattern);
         return STATUS_OK;
     }

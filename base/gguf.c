@@ -1,5 +1,6 @@
-// The head of a file does not state its length, so growing prefixes of the file are read until it is whole.
-// Keys and tensors then point into it. Assumes a little-endian machine, like the format.
+// The head of a file (header, keys, tensor descriptions) does not state its length. So longer and longer
+// prefixes of the file are read until one contains the whole head. Keys point into this prefix. Assumes a
+// little-endian machine, like the format.
 #include "base/gguf.h"
 
 #include <errno.h>
@@ -17,15 +18,17 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are read in place");
 
-#define FIRST_PIECE   ((uint64_t)1 << 20) // bytes
-#define LARGEST_HEAD  ((uint64_t)1 << 30)
-#define LEAST_KEY     13 // bytes of the smallest key: the length of its name, its type, its value
-#define LEAST_TENSOR  24 // bytes of the smallest tensor: the length of its name, dimensions, type, offset
-#define MOST_PER_BYTE 32 // elements per byte; no type has more
+#define FIRST_PIECE  ((uint64_t)1 << 20) // bytes of the first prefix
+#define LARGEST_HEAD ((uint64_t)1 << 30) // bytes; a longer head is refused
+// Bytes of the smallest key: the length of its name (8), type (4), value (1).
+#define LEAST_KEY 13
+// Bytes of the smallest tensor description: the length of its name (8), n_dims (4), type (4), offset (8).
+#define LEAST_TENSOR  24
+#define MOST_PER_BYTE 32 // upper bound of the elements per byte of any type
 
-// ---- types
+// ---- types of tensors and values
 
-// ggml's types by their numbers: elements and bytes per block.
+// ggml's tensor types, indexed by their numbers: name, elements and bytes per block.
 static const struct {
     const char *name;
     unsigned elements, bytes;
@@ -51,16 +54,17 @@ uint64_t gguf_type_bytes(uint32_t type, uint64_t n) {
     return n / types[type].elements * types[type].bytes;
 }
 
+// Bytes of a value of each type; 0 for strings and arrays, whose lengths are in the file.
 static const uint8_t key_bytes[N_GGUF_KEY_TYPES] = {
     [GGUF_KEY_U8] = 1,  [GGUF_KEY_I8] = 1,  [GGUF_KEY_U16] = 2, [GGUF_KEY_I16] = 2,
     [GGUF_KEY_U32] = 4, [GGUF_KEY_I32] = 4, [GGUF_KEY_F32] = 4, [GGUF_KEY_BOOL] = 1,
-    [GGUF_KEY_U64] = 8, [GGUF_KEY_I64] = 8, [GGUF_KEY_F64] = 8, // strings and arrays state their lengths
+    [GGUF_KEY_U64] = 8, [GGUF_KEY_I64] = 8, [GGUF_KEY_F64] = 8,
 };
 
-// ---- the head, piece by piece
+// ---- parsing the head
 
-// A reader of the prefix of the file that is in memory. `is_short`: a read went beyond the prefix, so more of
-// the file is needed.
+// A position in the prefix of the file that is in memory. is_short is set once something extends beyond the
+// prefix, so that a longer one is needed; all later values read as 0.
 struct cursor {
     const char *at, *end;
     bool is_short;
@@ -144,12 +148,12 @@ static enum status read_shape(const struct gguf_file *file, struct cursor *curso
                     tensor->name, (unsigned)n_dims, GGUF_MOST_DIMS);
     tensor->n_dims = cursor->is_short ? 0 : (int)n_dims;
     tensor->elements = 1;
-    for (int d = tensor->n_dims - 1; d >= 0; d--) { // innermost first in the file
+    for (int d = tensor->n_dims - 1; d >= 0; d--) { // the file has the innermost dimension first
         const uint64_t size = take_u64(cursor);
         if (!cursor->is_short &&
             (size > INT64_MAX || __builtin_mul_overflow(tensor->elements, size, &tensor->elements)))
-            return FAIL(STATUS_INVALID, "%s: tensor \"%s\": the product of its shape overflows", file->path,
-                        tensor->name);
+            return FAIL(STATUS_INVALID, "%s: tensor \"%s\": its number of elements exceeds 64 bits",
+                        file->path, tensor->name);
         tensor->shape[d] = (int64_t)size;
     }
     return STATUS_OK;
@@ -181,8 +185,8 @@ static enum status check_start(const struct gguf_file *file, struct cursor *curs
                 version > 0xffff ? ", big-endian" : "");
 }
 
-// Parses keys and tensors up to the cursor's end. Counts are checked against the file's size, which bounds
-// the allocations.
+// Parses the head. Sets cursor->is_short if the prefix does not contain all of it. Counts are checked against
+// the file's size, which bounds the allocations.
 static enum status parse(struct gguf_file *file, struct cursor *cursor) {
     TRY(check_start(file, cursor));
     const uint64_t n_tensors = take_u64(cursor), n_keys = take_u64(cursor);
@@ -226,7 +230,8 @@ static enum status read_at(const struct gguf_file *file, uint64_t offset, size_t
     return error ? FAIL(STATUS_FAILED, "cannot read %s: %s", file->path, strerror(error)) : STATUS_OK;
 }
 
-//   head_bytes   [out] up to the end of the tensor descriptions
+// Reads and parses the head.
+//   head_bytes   [out] its length
 static enum status read_head(struct gguf_file *file, uint64_t *head_bytes) {
     for (uint64_t piece = FIRST_PIECE;; piece *= 4) {
         const uint64_t n = piece < file->bytes ? piece : file->bytes;
@@ -249,7 +254,7 @@ static enum status read_head(struct gguf_file *file, uint64_t *head_bytes) {
     }
 }
 
-// ---- checks
+// ---- checking names and tensors
 
 static int compare_strings(const void *a, const void *b) {
     return gguf_string_compare(*(const struct gguf_string *)a, *(const struct gguf_string *)b);
@@ -278,7 +283,8 @@ static enum status check_names(const struct gguf_file *file, const char *what, i
     return status;
 }
 
-// Offsets in the file count from the first aligned byte after the head.
+// Makes the tensors' offsets count from the start of the file, and checks that their data is inside the file.
+// In the file, offsets count from the first aligned byte after the head.
 static enum status place_tensors(struct gguf_file *file, uint64_t head_bytes) {
     int64_t alignment = GGUF_ALIGNMENT;
     TRY(gguf_get_integer(file, "general.alignment", 1, 1 << 20, &alignment, NULL));
@@ -332,7 +338,7 @@ void gguf_close(struct gguf_file *file) {
     *file = (struct gguf_file){.descriptor = -1};
 }
 
-// ---- keys
+// ---- reading keys
 
 int gguf_string_compare(struct gguf_string a, struct gguf_string b) {
     const int order = memcmp(a.bytes, b.bytes, a.n < b.n ? a.n : b.n);
@@ -355,8 +361,8 @@ static enum status refuse_type(const struct gguf_file *file, const char *name, c
                 name, expected);
 }
 
-// Reads a key's integer, of any integer type, or element i of an array of integers. Returns false if the type
-// is another, or the value does not fit.
+// Reads an integer of any integer type: a key's value (i = 0), or element i of its array. Returns false if
+// the type is not an integer, the value exceeds INT64_MAX, or there is no element i.
 static bool read_integer(const struct gguf_key *key, uint64_t i, int64_t *value) {
     uint64_t bits = 0;
     const size_t bytes = key_bytes[key->element_type];
@@ -391,7 +397,7 @@ enum status gguf_get_integer(const struct gguf_file *file, const char *name, int
         return STATUS_OK;
     if (!read_integer(key, 0, &read))
         return refuse_type(file, name, "an integer");
-    for (uint64_t i = 1; i < key->n; i++) { // one value per layer
+    for (uint64_t i = 1; i < key->n; i++) { // an array has one value per layer; they must be equal
         int64_t other = read;
         if (!read_integer(key, i, &other) || other != read)
             return FAIL(STATUS_INVALID,
@@ -478,7 +484,7 @@ void gguf_warn_of_unknown(const struct gguf_file *file, const char *prefix, cons
             text_add(&unknown, "%s\"%.*s\"", unknown.length ? ", " : "", shown(name), name.bytes);
     }
     if (unknown.length)
-        log_warning_once("%s has keys that are not read here: %s", file->path, unknown.data);
+        log_warning_once("%s has keys that this program ignores: %s", file->path, unknown.data);
     text_free(&unknown);
 }
 
@@ -502,7 +508,7 @@ float gguf_f32_at(const struct gguf_key *key, uint64_t i) {
     return value;
 }
 
-// ---- tensors
+// ---- reading tensors
 
 const struct gguf_tensor *gguf_find_tensor(const struct gguf_file *file, const char *name) {
     for (int i = 0; i < file->n_tensors; i++)
@@ -516,9 +522,7 @@ enum status gguf_read(const struct gguf_file *file, const struct gguf_tensor *te
     return read_at(file, tensor->offset + first, n, out);
 }
 
-// ---- writing
-
-// ---- key-value pairs
+// ---- writing key-value pairs
 
 static void add_u32(struct text *out, uint32_t value) {
     text_add_bytes(out, &value, sizeof value);
@@ -595,7 +599,7 @@ void gguf_put_f32(struct gguf_keys *keys, float value) {
     add_u32(&keys->bytes, bits);
 }
 
-// ---- the file
+// ---- writing the file
 
 static uint64_t aligned(uint64_t bytes) {
     return (bytes + GGUF_ALIGNMENT - 1) / GGUF_ALIGNMENT * GGUF_ALIGNMENT;

@@ -1,4 +1,4 @@
-// cJSON parses; this adds line numbers, rejects duplicate keys and checks types.
+// cJSON parses the text. This file adds line numbers, rejects duplicate keys and checks types.
 #include "base/json.h"
 
 #include <ctype.h>
@@ -40,15 +40,15 @@ static char before(const char *text, const char *p) {
     return p > text ? p[-1] : '\0';
 }
 
-// Describes the likely mistake near the place where the parser gave up. Moves `at` to the mistake.
+// Returns a message about the likely mistake near *at, where the parser stopped. Moves *at to the mistake.
 static const char *find_mistake(const char *text, const char *end, const char **at) {
     const char *p = *at;
-    // Where a key is expected, cJSON points behind the first byte of what it found.
+    // Where a key is expected, cJSON points one byte past the start of what it found instead.
     if (p > text && (starts_word(p[-1]) || strchr("/#,}", p[-1]))) {
         const char last = before(text, p - 1);
         p -= last == ',' || (last == '{' && p[-1] != '}');
     }
-    while (is_space(*p)) // the text does not end in spaces
+    while (is_space(*p)) // the loop ends, because the last byte of the text is not a space
         p++;
     *at = p;
     const char last = before(text, p);
@@ -113,7 +113,7 @@ void json_blank_extensions(char *text, size_t length) {
     }
 }
 
-// ---- places
+// ---- line numbers of keys
 
 // Adds to *n the number of keys up to `item`, itself included, in the order of the text. Returns whether
 // `item` was reached.
@@ -128,7 +128,7 @@ static bool count_keys(const cJSON *node, const cJSON *item, size_t *n) {
 
 size_t json_line(const char *text, size_t length, const cJSON *root, const cJSON *item) {
     size_t n = 0, line = 1, string_line = 1;
-    bool after_string = false; // a string that a colon follows is a key
+    bool after_string = false; // the last token was a string; it is a key if a colon follows
     if (!count_keys(root, item, &n))
         return 0;
     for (const char *p = text, *end = text + length; p < end; p++) {
@@ -171,7 +171,7 @@ static enum status given_twice(const cJSON *a, const cJSON *b, const struct pars
                 parsed->source, b->string, x < y ? x : y, x < y ? y : x);
 }
 
-// Sorting finds duplicate keys in O(n log n) for any input.
+// Fails if an object has a key twice. Sorting finds duplicates in O(n log n) for any input.
 static enum status check_keys(const cJSON *object, const struct parsed *parsed) {
     int n = cJSON_GetArraySize(object), i = 0;
     if (n < 2)
@@ -187,7 +187,7 @@ static enum status check_keys(const cJSON *object, const struct parsed *parsed) 
     return status;
 }
 
-// cJSON limits the nesting (CJSON_NESTING_LIMIT), which bounds this recursion.
+// Checks the keys of all objects. cJSON's limit of nesting (CJSON_NESTING_LIMIT) bounds the recursion.
 static enum status check_tree(const cJSON *node, const struct parsed *parsed) {
     if (cJSON_IsObject(node))
         TRY(check_keys(node, parsed));
@@ -310,7 +310,7 @@ void json_warn_of_unknown(const cJSON *object, const char *known, const char *so
         if (!cJSON_IsNull(item) && !text_has_word(known, item->string, strlen(item->string)))
             text_add(&unknown, "%s\"%.60s\"", unknown.length ? ", " : "", item->string);
     if (unknown.length)
-        log_warning_once("%s has keys that are not read here: %s", source, unknown.data);
+        log_warning_once("%s has keys that this program ignores: %s", source, unknown.data);
     text_free(&unknown);
 }
 

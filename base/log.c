@@ -18,10 +18,11 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
 static FILE *log_file;
-static char held[8192]; // lines from before log_file was opened; lines that do not fit are not in the file
+// Lines logged while no log file is open; log_open_file writes them first. Lines that do not fit are lost.
+static char held[8192];
 static size_t held_length;
-static bool live;          // the terminal shows the progress line
-static size_t live_length; // of the progress line, in columns
+static bool live;          // whether the terminal shows the progress line
+static size_t live_length; // length of the progress line in columns
 
 void log_set_level(enum log_level level) {
     shown = level;
@@ -33,7 +34,7 @@ static void erase_live(void) {
     live = false;
 }
 
-// Writes to the log file; before it is open, to `held`.
+// Writes a line to the log file or, before it is open, to `held`.
 static void write_line(const char *prefix, const char *message) {
     char line[STATUS_MESSAGE_BYTES + 64], stamp[32];
     time_t now = time(NULL);
@@ -55,10 +56,12 @@ static void add_message(enum log_level level, const char *prefix, const char *fo
     pthread_mutex_lock(&lock);
     if (level <= shown) {
         erase_live();
-        struct text visible = {0}; // without control characters, which quoted files and samples may have
+        // On a terminal, control characters are replaced: text quoted from files and samples may have some.
+        struct text visible = {0};
         if (isatty(STDERR_FILENO))
             utf8_add_visible(&visible, message, strlen(message), NULL);
-        fprintf(stderr, "%s%s\n", prefix, visible.data ? visible.data : message); // one call: whole lines
+        // One call per line, so that lines of several ranks do not mix.
+        fprintf(stderr, "%s%s\n", prefix, visible.data ? visible.data : message);
         text_free(&visible);
     }
     write_line(prefix, message);
@@ -78,7 +81,7 @@ LOG_FUNCTION(log_info, LOG_INFO, "")
 LOG_FUNCTION(log_debug, LOG_DEBUG, "")
 
 void log_warning_once(const char *format, ...) {
-    static uint64_t logged[64]; // hashes; once it is full, further messages are logged every time
+    static uint64_t logged[64]; // hashes of messages; once full, other messages are logged every time
     static int n;
     char message[STATUS_MESSAGE_BYTES];
     uint64_t hash = 14695981039346656037u; // FNV-1a
@@ -131,7 +134,7 @@ static size_t terminal_columns(void) {
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
-// The field to drop next, or -1 if none is left.
+// The index of the field to drop next; -1 if none is left.
 static int least_useful(const struct log_field *fields, const bool *kept, int n) {
     int worst = -1;
     for (int i = 0; i < n; i++)
@@ -162,8 +165,8 @@ const char *log_join_fields(const struct log_field *fields, int n, size_t column
     return line;
 }
 
-// A line that fills the last column, or is wider, wraps and cannot be redrawn. If the terminal became
-// narrower than the line on it, that line may have wrapped: it is left behind, and a new one begins.
+// A line that fills the last column, or is wider, wraps and cannot be redrawn, so lines are kept shorter. If
+// the terminal has become narrower than the displayed line, a new line is started below it.
 void log_live(const struct log_field *fields, int n) {
     if (shown < LOG_INFO || !log_is_terminal())
         return;

@@ -20,24 +20,24 @@ void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // Like log_warning, but each distinct message is logged only once, because a file may be read several times.
 void log_warning_once(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Appends every message, with a time stamp, to this file until log_close_file. Messages from before the call
-// come first (up to 8 KiB of them). STATUS_FAILED: the file cannot be opened.
-// opened.
+// Appends every message, whatever its level, with a time stamp to this file until log_close_file. Messages
+// from before the call come first (up to 8 KiB of them). STATUS_FAILED: the file cannot be opened.
 enum status log_open_file(const char *path) MUST_CHECK;
 void log_close_file(void);
 
 // Whether standard error is a terminal that can redraw a line: TERM is set and not "dumb".
 bool log_is_terminal(void);
 // One field of the progress line. If the line is too long, whole fields are dropped, those with the highest
-// `rank` first; the others keep their order. A field with an empty text is not shown.
+// `rank` first. The others keep their order. A field with an empty text is not shown.
 struct log_field {
     char text[64];
-    int rank; // from 0; among fields with the same rank, the last is dropped first
+    int rank; // 0: dropped last. Among fields with the same rank, the last is dropped first
 };
-// Writes the fields that fit into `columns` to `line`, two blanks between them. Returns `line`.
+// Writes the fields that fit into `columns` columns to `line` (`size` bytes), separated by two spaces.
+// Returns `line`.
 const char *log_join_fields(const struct log_field *fields, int n, size_t columns, char *line, size_t size);
-// Redraws the progress line at the terminal's current width. The next message clears it first. No-op when
-// standard error is not a terminal.
+// Redraws the progress line at the terminal's current width. The next message clears it first. No-op if
+// log_is_terminal is false or the log level is below LOG_INFO.
 void log_live(const struct log_field *fields, int n);
 // Keeps the progress line on the screen and starts a new line below it.
 void log_live_end(void);

@@ -14,7 +14,8 @@
 
 #define LONGEST_PATH 4096
 
-// The number after `key` at the start of a line. With an empty key, the number at the start of the file.
+// Returns the number after `key` at the start of a line, or `otherwise` if there is none. With an empty key,
+// returns the number at the start of the file.
 static uint64_t number_in(const char *path, const char *key, uint64_t otherwise) {
     FILE *file = fopen(path, "r");
     if (!file)
@@ -29,7 +30,8 @@ static uint64_t number_in(const char *path, const char *key, uint64_t otherwise)
     return found;
 }
 
-// The bytes left below a control group's limit. Page cache counts as free, because the kernel can drop it.
+// The bytes left below a control group's limit; UINT64_MAX if it has none. Page cache counts as free, because
+// the kernel can drop it.
 static uint64_t left_in_group(const char *group, const char *limit_name, const char *usage_name) {
     char path[LONGEST_PATH + 64];
     snprintf(path, sizeof path, "%s/%s", group, limit_name);
@@ -44,8 +46,9 @@ static uint64_t left_in_group(const char *group, const char *limit_name, const c
     return limit > used ? limit - used : 0;
 }
 
-// This process's control group, from a line such as "0::/user.slice/job" (mark "0::") or "9:memory:/job"
-// (":memory:") in /proc/self/cgroup.
+// Sets `group` to the path of this process's control group; "" if it is not known. /proc/self/cgroup has it
+// in a line such as "0::/user.slice/job" (version 2) or "9:memory:/job" (version 1).
+//   mark   what precedes the path: "0::" or ":memory:"
 static void own_group(const char *proc, const char *mark, char *group, size_t size) {
     char path[LONGEST_PATH], line[LONGEST_PATH];
     snprintf(path, sizeof path, "%s/self/cgroup", proc);
@@ -113,7 +116,8 @@ uint64_t memory_available_bytes(void) {
 
 // ---- arenas
 
-// Anonymous mmap. Maps more than needed, so that the start can be aligned to a huge page.
+// An arena is an anonymous mmap. It maps more than needed, so that the start can be aligned to a huge page,
+// and unmaps the rest.
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
@@ -152,7 +156,7 @@ enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) {
         munmap(base + before + kept, mapped - before - kept);
     arena->data = base + before;
     arena->mapped_bytes = kept;
-    // Only advice: without huge pages the memory still works, just slower.
+    // A failure is ignored: without huge pages the memory works too, only slower.
     (void)madvise(arena->data, kept, MADV_HUGEPAGE);
     return STATUS_OK;
 }

@@ -9,12 +9,12 @@
 
 #include "base/status.h"
 
-// Each returns UINT64_MAX if there is no limit, or the system does not report it.
-uint64_t memory_available_bytes(void);
-uint64_t memory_available_to_each(int n_processes); // per process, for n on this machine
+// Each returns bytes; UINT64_MAX if there is no limit, or the system does not report it.
+uint64_t memory_available_bytes(void);              // for this process, if no other needs memory
+uint64_t memory_available_to_each(int n_processes); // per process, if n_processes share the memory equally
 uint64_t memory_available_on_machine(void);         // shared by all processes of the machine or control group
 uint64_t memory_address_space_left(void);           // for this process, below the limit of ulimit -v
-// For tests: reads from these folders instead of /proc and /sys/fs/cgroup.
+// memory_available_on_machine, but reads from these folders instead of /proc and /sys/fs/cgroup. For tests.
 uint64_t memory_available_in(const char *proc, const char *groups);
 
 // ---- arenas
@@ -23,9 +23,9 @@ uint64_t memory_available_in(const char *proc, const char *groups);
 // grants huge pages, fewer TLB misses give 10 to 30 % more memory bandwidth.
 
 struct arena {
-    void *data;   // NULL when bytes is 0
-    size_t bytes; // as requested
-    size_t mapped_bytes;
+    void *data;          // NULL when bytes is 0
+    size_t bytes;        // as requested
+    size_t mapped_bytes; // rounded up to whole pages
 };
 
 // Maps `bytes` of zeroed memory; 0 maps nothing. STATUS_FAILED: `bytes` exceeds the available memory, or the

@@ -1,6 +1,6 @@
 // After a failed write, the next flush of the emptied stdio buffer succeeds, and errno is lost. So the
-// stream's error flag decides whether output was lost, and polling the pipe tells whether its reader closed
-// it. Compare gnulib's close_stdout.
+// stream's error flag decides whether output was lost, and poll(2) shows whether the reader closed the pipe.
+// Compare gnulib's close_stdout.
 #include "base/output.h"
 
 #include <errno.h>

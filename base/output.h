@@ -16,10 +16,12 @@
 enum status output_close(void) MUST_CHECK;
 // Flushes what was printed so far, for commands that take minutes. A closed pipe is not an error.
 enum status output_flush(void) MUST_CHECK;
-// Writes and flushes, for text that is streamed as it is generated. STATUS_STOPPED when the pipe is closed.
+// Writes and flushes, for text that is streamed as it is generated. STATUS_STOPPED: the pipe was
+// closed by its reader.
 enum status output_write(const char *bytes, size_t n_bytes) MUST_CHECK;
 // Prints a text and frees it.
 void output_text(struct text *text);
+// Prints formatted text, as printf does.
 void output_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // Writes to any stream. Returns false if the write failed.
 bool output_to(FILE *stream, const char *bytes, size_t n_bytes);

@@ -1,4 +1,4 @@
-// See base/overwrite.h.
+// Checks before a command overwrites a user's file.
 #include "base/overwrite.h"
 
 #include <string.h>

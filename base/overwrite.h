@@ -11,17 +11,21 @@ struct overwrite {
     const char *writer;        // "train report", for messages
     const char *const *inputs; // (n_inputs) files that the command reads
     int n_inputs;
-    bool (*is_kind)(const char *path); // whether an existing file is of the written kind; NULL: never
-    const char *kind;                  // "a report"
-    const char *instead;               // what to do; NULL: choose another --out, or --force
-    bool force;                        // --force: overwrite any file
+    // Returns whether the file at `path` is of the kind that the command writes. NULL: no file is.
+    bool (*is_kind)(const char *path);
+    const char *kind;    // that kind in messages: "a report"
+    const char *instead; // advice in the message; NULL: to choose another --out, or add --force
+    bool force;          // --force: overwrite any file
 };
 
-// Checks that `path` may be written: it is absent, empty, or a file of that kind that is not an input.
-// STATUS_INVALID: it may not, or is a folder, FIFO or device. The message names the file and what to do.
+// Checks that the file at `path` may be replaced. It may if one of these holds:
+// - it does not exist;
+// - `force` is set;
+// - it is not an input, and it is empty or of the kind that the command writes (is_kind).
+// STATUS_INVALID: none holds, or `path` is a folder, FIFO, socket or device. The message names the path.
 enum status overwrite_check(const struct overwrite *overwrite, const char *path) MUST_CHECK;
 
-// Whether the start of a file contains `words`, to recognize its kind.
+// Whether the first 4096 bytes of a file contain `words`, to recognize its kind.
 bool overwrite_has_words(const char *path, const char *words);
 
 #endif

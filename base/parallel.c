@@ -19,21 +19,23 @@
 #include "base/processors.h"
 
 #define CACHE_LINE      64
-#define LONGEST_SPIN_S  200e-6 // an idle machine's waits are shorter
-#define SHORTEST_SPIN_S 2e-6   // about what going to sleep and being woken costs
-#define SPINS_PER_LOOK  8      // pauses between two readings of the clock
+#define LONGEST_SPIN_S  200e-6 // seconds; waits are shorter if no other process uses the cores
+#define SHORTEST_SPIN_S 2e-6   // seconds; about the time that a thread takes to fall asleep and wake up
+#define SPINS_PER_LOOK  8      // looks at the word between two readings of the clock
 
-// A word that one thread waits for and another changes.
+// A word that one thread changes. Another thread waits for the change.
 struct signal_word {
     atomic_uint value;
-    atomic_uint sleeping; // 1: the waiting thread sleeps, or is about to
+    atomic_uint sleeping; // 1: the waiting thread sleeps, or is about to sleep
 };
 
 struct team;
 struct worker {
     _Alignas(CACHE_LINE) struct signal_word ticket; // written by the caller
     atomic_uint taken;
-    unsigned n_taken; // parts taken by the worker, not by the caller: the final value of `done`. Caller only
+    // How many parts the worker (not the caller in its place) has taken so far. `done` will reach this
+    // number. Used by the caller only.
+    unsigned n_taken;
     _Alignas(CACHE_LINE) struct signal_word done; // written by the worker
     struct team *team;
     pthread_t thread;
@@ -47,14 +49,14 @@ struct team {
     int n_parts;
     struct worker **workers; // (n_workers); worker i runs part i + 1
     int n_workers;
-    bool refused; // the system refused to create a thread; do not try again
+    bool refused; // the system refused to create a thread, so no other is created
     atomic_bool stopping;
 };
 
-static atomic_int default_threads; // 0: not set
+static atomic_int default_threads; // from parallel_set_threads; 0: not set
 static _Thread_local struct team team;
 static _Thread_local bool inside; // true within a part: nested parallel_run calls run on this thread alone
-static _Thread_local double spin_s = LONGEST_SPIN_S; // of the next wait
+static _Thread_local double spin_s = LONGEST_SPIN_S; // for how many seconds the next wait spins at most
 static pthread_key_t ending; // its destructor stops the workers of a calling thread that ends
 static pthread_once_t key_made = PTHREAD_ONCE_INIT;
 
@@ -65,7 +67,7 @@ static bool has_changed(const struct signal_word *word, unsigned from) {
 }
 
 // Spins until the value differs from `from`, for at most spin_s. Returns whether the value differs.
-//   began   [out] the first reading of the clock, from which spin_s counts; 0: the value changed before
+//   began   [out] the first reading of the clock, from which spin_s counts; 0: the value changed earlier
 static bool spin_while(const struct signal_word *word, unsigned from, double *began) {
     for (*began = 0;;) {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
@@ -84,7 +86,9 @@ static bool spin_while(const struct signal_word *word, unsigned from, double *be
 static void sleep_while(struct signal_word *word, unsigned from) {
     while (!has_changed(word, from)) {
         atomic_store(&word->sleeping, 1);
-        if (atomic_load(&word->value) == from) // sequentially consistent with `change`: one sees the other
+        // Sequential consistency: this load sees the new value, or `change` sees sleeping = 1 and wakes the
+        // thread that waits here.
+        if (atomic_load(&word->value) == from)
             syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, from, NULL, NULL, 0);
         atomic_store(&word->sleeping, 0);
     }
@@ -112,7 +116,7 @@ static void change(struct signal_word *word) {
 
 // ---- workers
 
-// Takes the part of a ticket. Returns false if the other side (caller or worker) has taken it.
+// Takes the part that the ticket offers. Returns false if the other side (caller or worker) has taken it.
 static bool take(struct worker *worker, unsigned ticket) {
     unsigned before = ticket - 1;
     return atomic_compare_exchange_strong(&worker->taken, &before, ticket);
@@ -150,7 +154,9 @@ static void make_key(void) {
     pthread_key_create(&ending, stop_workers);
 }
 
-// Workers block signals, because a handler must not run on a compute thread (see base/signals.c).
+// Starts the worker's thread. It blocks signals, except those for errors, because the frame of a handler
+// could overwrite data of oneDNN's GEMM code (base/signals.c). Returns false if the system refuses the
+// thread.
 static bool start(struct worker *worker) {
     sigset_t blocked, before;
     sigfillset(&blocked);
@@ -190,7 +196,8 @@ static void need_workers(int n) {
 
 // ---- running
 
-// Waits until the worker has finished its part, or takes the part if may_take. Returns whether it took it.
+// Returns true if the caller must run the worker's part: may_take is set and the worker has not started it.
+// Otherwise waits until the worker has finished its part and returns false.
 static bool finish_or_take(struct worker *worker, bool may_take) {
     if (may_take && take(worker, atomic_load_explicit(&worker->ticket.value, memory_order_relaxed)))
         return true;
@@ -198,6 +205,8 @@ static bool finish_or_take(struct worker *worker, bool may_take) {
     return false;
 }
 
+// Runs all parts.
+//   anywhere   the caller may also run other parts than part 0. If not, parts that have no thread are skipped
 static void run(int n_parts, parallel_function *function, const void *context, bool anywhere) {
     need_workers(n_parts - 1);
     int n_workers = n_parts - 1 < team.n_workers ? n_parts - 1 : team.n_workers;

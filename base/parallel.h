@@ -22,21 +22,22 @@ typedef void parallel_function(const void *context, int part, int n_parts);
 // alone. Workers block all signals except those for errors (SIGSEGV, SIGBUS, SIGFPE, SIGILL).
 void parallel_run(int n_parts, parallel_function *function, const void *context);
 
-// Like parallel_run, but part i always runs on worker i, for per-thread settings such as CPU affinity. Parts
-// whose thread could not be created are skipped.
+// Like parallel_run with n_threads parts, but each part always runs on the same thread: part 0 on the calling
+// thread, each other part on a worker of its own. For per-thread settings such as CPU affinity. Parts whose
+// thread could not be created are skipped.
 void parallel_run_on_each(int n_threads, parallel_function *function, const void *context);
 
-// The number of threads for work without a device: the last value given to parallel_set_threads, or else
-// processors_threads(processors_usable()). Warns if there are more threads than processors.
+// The default number of threads: the last value given to parallel_set_threads, or else
+// processors_threads(processors_usable()). Both functions warn if there are more threads than processors.
 int parallel_threads(void);
 void parallel_set_threads(int n);
 
-// Elements (or rows, ...) [begin, end).
+// A range of elements, rows or the like: from `begin` up to, but without, `end`.
 struct parallel_span {
     size_t begin, end;
 };
 
-// A part's span of [0, n), in whole multiples of `grain` except for the last one.
+// The span of [0, n) that a part works on. Spans begin and end at multiples of `grain`, except for the end n.
 static inline struct parallel_span parallel_span_of(size_t n, size_t grain, int part, int n_parts) {
     size_t grains = (n + grain - 1) / grain;
     size_t begin = grains * (size_t)part / (size_t)n_parts * grain;

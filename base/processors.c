@@ -12,13 +12,14 @@
 #include "base/alloc.h"
 #include "base/log.h"
 
-// Clamps to at least 1 and at most `limit`; a limit of 0 is none.
+// Returns `processors`, clamped to at least 1 and at most `limit`. limit 0: no limit.
 static int within(int processors, int limit) {
     processors = limit > 0 && limit < processors ? limit : processors;
     return processors < 1 ? 1 : processors;
 }
 
-// The CPUs that a container's quota allows ("200000 100000" means 2), or 0 when there is no quota.
+// The number of CPUs that a container's quota allows: quota / period in microseconds ("200000 100000" means
+// 2), rounded down, at least 1. 0 if there is no quota.
 static int quota_processors(void) {
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
     if (!file)
@@ -82,8 +83,8 @@ void processors_warn_of_ranks(int n_ranks, int n_threads, int n) {
             n_ranks, n_threads, n_threads == 1 ? "" : "s", n, n == 1 ? "" : "s");
 }
 
-// The value of OMP_NUM_THREADS, which many launchers and users set for all programs. The first of a list
-// ("4,2"); 0 if it is not set. Invalid values are ignored with a warning.
+// Returns the number in OMP_NUM_THREADS, which many launchers and users set for all programs; of a list
+// ("4,2") the first number. Returns 0 if it is not set. If it is invalid, warns once and returns 0.
 static int requested_threads(void) {
     enum { MOST_THREADS = 4096 };
     static atomic_flag warned = ATOMIC_FLAG_INIT;
@@ -129,7 +130,7 @@ size_t processors_cache_bytes(void) {
 
 // ---- memory nodes
 
-// hwloc's topology tree, restricted to the CPUs that this process is allowed to use and bound to.
+// hwloc's topology of the machine, restricted to the CPUs that this process may use and is bound to.
 
 struct numa {
     hwloc_topology_t topology;

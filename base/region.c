@@ -56,7 +56,7 @@ void region_table_bind(struct region_table *table, enum region_kind kind, enum r
     for (int i = 0; i < table->n_regions; i++) {
         struct region *region = &table->regions[i];
         if (region->kind == kind && region->place == place && !region->external)
-            region->data = base ? (char *)base + region->offset : NULL; // a kind without bytes has no arena
+            region->data = base ? (char *)base + region->offset : NULL; // base is NULL for an empty arena
     }
 }
 

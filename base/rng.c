@@ -1,4 +1,4 @@
-// Philox 4x32 with ten rounds; constants from the paper's Table 2.
+// Philox 4x32 with ten rounds; constants from Table 2 of Salmon et al. (SC 2011).
 #include "base/rng.h"
 
 #include <math.h>

@@ -13,7 +13,7 @@ enum rng_stream {
     RNG_STREAM_INIT = 1 << 16,
 };
 
-// Four 32-bit words for (seed, stream, counter).
+// Sets `out` to the four random 32-bit words of (seed, stream, counter).
 void rng_block(uint64_t seed, uint32_t stream, uint64_t counter, uint32_t out[4]);
 // Uniform in [0, 1) with 53 random bits.
 double rng_uniform(uint64_t seed, uint32_t stream, uint64_t counter);

@@ -3,8 +3,9 @@
 // handler.
 //
 // Compute threads must not be interrupted by a signal. The kernel puts a handler's frame below the red zone
-// of the interrupted stack (128 bytes, System V ABI). oneDNN's generated GEMM code (2.6: sgemm) keeps data
-// below the red zone; a handler's frame overwrites it, and the GEMM then writes to wrong addresses.
+// of the interrupted stack (128 bytes, System V ABI). The GEMM code that oneDNN generates (in 2.6 for sgemm)
+// keeps data below the red zone. A handler's frame overwrites this data, and the GEMM then writes to wrong
+// addresses.
 #include "base/signals.h"
 
 #include <pthread.h>
@@ -26,16 +27,17 @@ enum { FAREWELL_BYTES = 1024 };
 
 static atomic_int requested;           // the signal that requested a stop; 0: none
 static atomic_int agreed;              // the signal that the ranks agreed on; 0: none yet
-static atomic_llong requested_time_ns; // when the first signal arrived, CLOCK_MONOTONIC
+static atomic_llong requested_time_ns; // when `requested` arrived, by CLOCK_MONOTONIC
 static sem_t arrived;                  // posted by the first signal
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
 static void (*answer)(void *context, int signal);
 static void *answer_context;
 
-// Two buffers: the handler may read one while the other is written.
+// The line of signals_set_farewell. Two buffers: the handler may read one while the other is written.
 static char farewells[2][FAREWELL_BYTES];
-static atomic_int farewell; // the buffer in use
+static atomic_int farewell; // index of the buffer that the handler reads
 
+// Writes the line of signals_set_farewell.
 static void say_farewell(void) {
     const char *line = farewells[atomic_load(&farewell)];
     for (size_t left = strlen(line); left > 0;) {
@@ -47,7 +49,9 @@ static void say_farewell(void) {
     }
 }
 
-// SIGHUP never ends the process at once: a closing terminal sends it together with other signals.
+// The signal handler. The first signal requests a stop; after SAME_REQUEST_NS, a second one ends the process.
+// SIGHUP never ends it at once, because a closing terminal sends it together with other signals; the next
+// signal takes the place of a first SIGHUP.
 static void handle(int number) {
     const int first = atomic_load(&requested);
     struct timespec time;
@@ -71,7 +75,7 @@ static void *wait_for_signals(void *signals) {
     pthread_sigmask(SIG_UNBLOCK, signals, NULL);
     for (;;) {
         if (sem_wait(&arrived) != 0)
-            continue; // interrupted by a signal
+            continue; // a signal interrupted the wait
         pthread_mutex_lock(&answer_lock);
         if (answer)
             answer(answer_context, atomic_load(&requested));
@@ -86,7 +90,7 @@ void signals_catch(void) {
     const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART}, before;
     pthread_t thread;
-    if (already) { // the handlers and the thread outlive a run
+    if (already) { // the handlers and the thread of an earlier call still exist
         pthread_sigmask(SIG_BLOCK, &caught, NULL);
         return;
     }
@@ -129,7 +133,7 @@ void signals_on_stop(void (*say)(void *context, int signal), void *context) {
 
 void signals_set_farewell(const char *line) {
     int other = 1 - atomic_load(&farewell);
-    if (*line) // overwrites the progress line, if there is one
+    if (*line) // on a terminal, the line overwrites the progress line
         snprintf(farewells[other], FAREWELL_BYTES, "%s%.1000s\n", log_is_terminal() ? "\r\033[K" : "", line);
     else
         farewells[other][0] = '\0';

@@ -14,7 +14,8 @@ void signals_catch(void);
 bool signals_stop_requested(void);
 // The signal that requested the stop, or that the ranks agreed on; 0: none.
 int signals_number(void);
-// Sets the value of signals_number on this rank, once the ranks agreed on a signal that any of them received.
+// Makes signals_number return `number` on this rank. Call it once the ranks have agreed on a signal that one
+// of them received.
 void signals_agree_on(int number);
 
 // Sets the callback for the first signal: say(context, signal), called on the signal thread. NULL: none.

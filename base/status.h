@@ -11,7 +11,7 @@ extern "C" {
 // Ordered by severity: ranks agree on the worst status by an all-reduce with max.
 enum status {
     STATUS_OK = 0,
-    STATUS_STOPPED,     // stopped by a signal (exit code 128 + signal), or because the output pipe closed (0)
+    STATUS_STOPPED,     // stopped by a signal (exit code 128 + signal) or a closed output pipe (exit code 0)
     STATUS_INVALID,     // wrong input: configuration, arguments or input files (exit code 2)
     STATUS_UNSUPPORTED, // this machine or this build cannot do what was requested (exit code 2)
     STATUS_FAILED,      // the environment failed: I/O, memory or a library (exit code 1)
@@ -49,9 +49,9 @@ const char *status_message(void);
 const char *status_place(void);
 // Forgets the recorded failure: for tests, and after handling an expected failure.
 void status_clear(void);
-// Identifies the recorded failure: above 0, and different after each status_clear that cleared something.
+// A number above 0 that identifies the recorded failure. Each status_clear that clears a message changes it.
 unsigned status_serial(void);
-// 0 for OK and STOPPED, 2 for INVALID and UNSUPPORTED, 1 for FAILED.
+// The exit code for a status, as listed above; 0 for STATUS_STOPPED, which main.c replaces after a signal.
 int status_exit_code(enum status status);
 
 #ifdef __cplusplus

@@ -62,7 +62,9 @@ void text_add_shell_word(struct text *text, const char *word) {
 
 void text_add_folded(struct text *text, const char *line, size_t columns, const char *indent,
                      const char *mark) {
-    size_t begin = 0, blank = 0, at = 0, used = 0; // used: columns before `begin` on its line
+    // begin: start of the part not yet appended. blank: the last space after it where it may be split.
+    // used: columns of the current line before `begin`.
+    size_t begin = 0, blank = 0, at = 0, used = 0;
     bool quoted = false;
     for (; line[at]; at++) {
         quoted = quoted != (line[at] == '\'');
@@ -77,7 +79,7 @@ void text_add_folded(struct text *text, const char *line, size_t columns, const 
     text_add(text, "%s", line + begin);
 }
 
-// Computes one row of the table at a time. Names longer than the row get a large distance.
+// Dynamic programming with one row of the table in memory. If a name is longer than LONGEST, returns LONGEST.
 int text_distance(const char *a, const char *b) {
     enum { LONGEST = 127 };
     int row[LONGEST + 1];
@@ -104,7 +106,7 @@ int text_distance(const char *a, const char *b) {
 
 const char *text_nearest(const char *name, const char *const *names, int n) {
     const char *nearest = NULL;
-    // Up to a third of the letters may differ, and always up to two.
+    // The largest distance allowed: a third of the length of `name`, but at least 2.
     int within = (int)strlen(name) / 3;
     int best = (within > 2 ? within : 2) + 1;
     for (int i = 0; i < n; i++) {
@@ -118,7 +120,7 @@ const char *text_nearest(const char *name, const char *const *names, int n) {
     return nearest;
 }
 
-// Formats in the largest unit in which the printed value is at least 1: 999,960 becomes 1.00M.
+// Formats in the largest unit in which the printed value is at least 1: 999,960 becomes 1.00M, not 1000.0K.
 enum { N_UNITS = 6 };
 static const char *format_scaled(char *buffer, size_t size, double value, double base,
                                  const char *const units[N_UNITS]) {
@@ -149,7 +151,7 @@ static double bytes_of_unit(const char *unit) {
 }
 
 bool text_read_bytes(const char *text, uint64_t *bytes) {
-    if (*text < '0' || *text > '9') // strtod would also accept signs, blanks and "inf"
+    if (*text < '0' || *text > '9') // strtod would also accept signs, spaces and "inf"
         return false;
     char *end;
     double number = strtod(text, &end);
@@ -192,8 +194,8 @@ const char *text_duration(char *buffer, size_t size, double seconds) {
 const char *text_float(char *buffer, float value) {
     if (!isfinite(value))
         return strcpy(buffer, "null");
-    // Start at six digits: %g drops trailing zeros, and prints 10 as "10", not "1e+01". Subnormal values may
-    // need fewer.
+    // Start at six digits: fewer could print 10 as "1e+01", and %g drops trailing zeros anyway. Subnormal
+    // values may need fewer.
     for (int digits = fabsf(value) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {
         snprintf(buffer, FLOAT_BUFFER, "%.*g", digits, (double)value);
         if (strtof(buffer, NULL) == value)
@@ -217,7 +219,7 @@ const char *text_double(char *buffer, double value) {
     return buffer;
 }
 
-// The length of the UTF-8 character that starts with this byte; 0 if no character does.
+// The length of a UTF-8 character that starts with this byte; 0 if no character starts with it.
 static size_t character_bytes(unsigned char first) {
     return first < 0x80                    ? 1
            : first >= 0xC2 && first < 0xE0 ? 2

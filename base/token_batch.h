@@ -8,14 +8,15 @@
 struct token_batch {
     const int32_t *tokens;
     const int32_t *targets; // the token to predict at each position
-    const int32_t *starts;  // where each token's document begins, as a position of its sequence
-    // Of the targets: a target's loss and its gradient are multiplied by its weight, finite and at least 0. A
-    // target of weight 0 takes no part in training or evaluation. NULL: all weights are 1.
+    const int32_t *starts;  // the position in the sequence where each token's document begins
+    // One weight per target, finite and at least 0, by which the target's loss and gradient are multiplied.
+    // Targets of weight 0 take no part in training or evaluation. NULL: all weights are 1.
     const float *weights;
 };
 
-// Finds the `starts` of B sequences of T tokens. A document begins at each token `document_start`; the tokens
-// of a sequence before the first one are a document too. document_start -1: each sequence is one document.
+// Finds the `starts` of B sequences of T tokens. A document begins at each token that equals document_start.
+// The tokens of a sequence before the first such token are a document too. document_start -1: each sequence
+// is one document.
 static inline void token_batch_find_starts(const int32_t *tokens, int B, int T, int32_t document_start,
                                            int32_t *starts) {
     for (int b = 0; b < B; b++)

@@ -1,4 +1,4 @@
-// See base/utf8.h.
+// UTF-8 through the library utf8proc: validity, display on terminals, and NFC.
 #include "base/utf8.h"
 
 #include <pthread.h>
@@ -13,7 +13,7 @@ size_t utf8_valid_bytes(const char *text, size_t n) {
     for (size_t at = 0; at < n;) {
         uint64_t word;
         if (n - at >= sizeof word && (memcpy(&word, text + at, sizeof word), (word & HIGH_BITS) == 0)) {
-            at += sizeof word; // eight ASCII characters
+            at += sizeof word; // eight ASCII characters, which are valid
             continue;
         }
         utf8proc_int32_t character;
@@ -34,15 +34,15 @@ size_t utf8_character_bytes(const char *text, size_t n) {
     return 1;
 }
 
-// Counts as control characters also line separators and bidirectional controls, which reorder text: U+2028 to
-// U+202E and U+2066 to U+2069.
+// Whether the character counts as a control character. Includes line separators and bidirectional controls
+// (U+2028 to U+202E, U+2066 to U+2069), because they can break or reorder a line. Excludes tabs and newlines.
 static bool is_control(const char *character) {
     const unsigned char first = (unsigned char)character[0];
     if (first == 0xE2 && (memcmp(character, "\xe2\x80", 2) == 0 || memcmp(character, "\xe2\x81", 2) == 0)) {
         const unsigned char last = (unsigned char)character[2];
         return character[1] == '\x80' ? last >= 0xA8 && last <= 0xAE : last >= 0xA6 && last <= 0xA9;
     }
-    if (first == 0xC2) // C1 is U+0080 to U+009F
+    if (first == 0xC2) // the C1 controls are U+0080 to U+009F
         return (unsigned char)character[1] < 0xA0;
     return (first < 0x20 && first != '\t' && first != '\n') || first == 0x7F;
 }
@@ -66,7 +66,7 @@ void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char 
 // to the next can therefore be normalized on its own.
 #define N_CODE_POINTS 0x110000
 
-static uint8_t active[N_CODE_POINTS / 8]; // a bit per code point: not inert
+static uint8_t active[N_CODE_POINTS / 8]; // one bit per code point; 1: not inert
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 
 static void set_active(utf8proc_int32_t c) {
@@ -78,8 +78,7 @@ static bool is_active(utf8proc_int32_t c) {
 }
 
 // Marks the characters that c's canonical decomposition makes active: all but the first of the decomposition,
-// because they may compose with the character before them. c itself is active only if NFC does not restore
-// it.
+// because they may compose with the character before them. Marks c itself only if NFC does not restore it.
 static void prepare_decomposable(utf8proc_int32_t c) {
     utf8proc_int32_t parts[32];
     utf8proc_uint8_t source[4], *composed = NULL;
@@ -97,7 +96,8 @@ static void prepare_decomposable(utf8proc_int32_t c) {
 static void prepare(void) {
     for (utf8proc_int32_t c = 0x80; c < N_CODE_POINTS; c++) {
         const utf8proc_property_t *property = utf8proc_get_property(c);
-        const bool is_hangul = c >= 0xAC00 && c <= 0xD7A3; // composed by rule; their components are set below
+        // Hangul syllables are composed by a rule, not by a table. Their components are marked below.
+        const bool is_hangul = c >= 0xAC00 && c <= 0xD7A3;
         if (property->combining_class != 0)
             set_active(c);
         if (property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0 && !is_hangul)
@@ -121,8 +121,8 @@ static size_t next_character(const char *text, size_t n, bool *is_active_one) {
     return (size_t)length;
 }
 
-// The first active character from `at` on; n if none is.
-//   before   [out] the start of the character before it
+// Returns the start of the first active character from `at` on; n if there is none.
+//   before   [out] the start of the character before the active one; `at` if there is none
 static size_t find_active(const char *text, size_t n, size_t at, size_t *before) {
     *before = at;
     while (at < n) {
@@ -176,7 +176,7 @@ enum status utf8_normalize(const char *text, size_t n, struct text *out) {
             text_add_bytes(out, text + at, n - at);
             break;
         }
-        if (!is_valid_start(text + begin, n - begin)) // the character before is an invalid byte
+        if (!is_valid_start(text + begin, n - begin)) // an invalid byte precedes; leave it as it is
             begin = end;
         while (end < n && found) {
             const size_t length = next_character(text + end, n - end, &found);

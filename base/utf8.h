@@ -17,11 +17,12 @@ size_t utf8_valid_bytes(const char *text, size_t n);
 size_t utf8_character_bytes(const char *text, size_t n);
 
 // Appends untrusted text in a form that is safe to print: a terminal must not run escape sequences from a
-// file. Control characters (C0, DEL, C1; not tabs and newlines) and invalid UTF-8 are replaced.
+// file. Replaces invalid UTF-8, control characters except tabs and newlines, line separators, and characters
+// that change the text direction.
 //   instead   the replacement; NULL: \xNN for each byte
 void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char *instead);
 
-// A fast test of whether the text may need normalization. False: it is in NFC. True: it may not be.
+// A fast test. False: the text is in NFC. True: it may not be, so it needs utf8_normalize.
 bool utf8_may_normalize(const char *text, size_t n);
 // Sets `out` to the text in NFC. Invalid UTF-8 is copied unchanged, and characters on its two sides do not
 // compose. Only the places that may change are processed.

@@ -1,4 +1,4 @@
-// ./train check CONFIG.json and ./train options: validate a configuration, print every option.
+// ./train check CONFIG.json: validates a configuration. ./train options: lists every option.
 #include <string.h>
 
 #include "base/file.h"
@@ -14,8 +14,8 @@
 #include "trainer/plan/model_sizes.h"
 #include "zero/optimizer/rules/optimizer_groups.h"
 
-// Reads the model sizes from model.init_from. The files may be absent, because a resumed run does not need
-// them.
+// Sets the model sizes from the weights at model.init_from. These may be absent, because a resumed run does
+// not need them.
 static enum status find_sizes(struct config *config) {
     const char *path = config->model.init_from;
     struct gpt_config sizes;
@@ -30,13 +30,14 @@ static enum status find_sizes(struct config *config) {
     return model_sizes_from_weights(config, &sizes, path, false);
 }
 
-// Whether the vocabulary is known. The tokenizer may be absent, because only training needs it.
+// Returns false if the vocabulary size comes from a tokenizer whose file is absent. That is allowed, because
+// only training needs the file.
 static bool knows_vocabulary(const struct config *config) {
     const char *path = config->data.tokenizer;
     return !model_sizes_want_tokenizer(config) || strcmp(path, "bytes") == 0 || file_exists(path);
 }
 
-// Sets the vocabulary size from the tokenizer.
+// Sets the vocabulary size from data.tokenizer, if it comes from there and is known.
 static enum status find_vocabulary(struct config *config) {
     const char *path = config->data.tokenizer;
     struct tokenizer *tokenizer;
@@ -48,8 +49,8 @@ static enum status find_vocabulary(struct config *config) {
     return model_sizes_from_tokenizer(config, path, n_ids);
 }
 
-// The batch sizes as given, so that the printed config keeps "auto": they are decided at the start of the
-// run, by the machine and the number of ranks.
+// The batch sizes as the user gave them, so that the printed config keeps "auto". The value of "auto" depends
+// on the machine and the number of ranks, and is chosen when the run starts.
 struct given {
     int64_t batch, least, micro, accumulation;
 };
@@ -81,8 +82,8 @@ static void log_text(struct text *text) {
     text_free(text);
 }
 
-// Checks optimizer.groups against the tensors' names. Prints the groups if element counts are known, which
-// depend on the vocabulary.
+// Checks optimizer.groups against the names of the tensors.
+//   has_counts   also print the groups with their element counts, which need the vocabulary size
 static enum status check_groups(const struct config *config, const struct params *params, bool has_counts) {
     struct optimizer_groups groups = {0};
     struct text lines = {0};
@@ -96,7 +97,8 @@ static enum status check_groups(const struct config *config, const struct params
     return status;
 }
 
-// Sets options whose 0 stands for a default to the resolved value. GPT-2 has none of these options.
+// Sets options of the model's sizes that are 0, which stands for a default, to the resolved values. GPT-2 has
+// none of these options.
 static void show_sizes(struct config *config, const struct gpt_config *sizes) {
     if (sizes->family == FAMILY_GPT2)
         return;

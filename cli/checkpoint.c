@@ -1,4 +1,5 @@
-// ./train checkpoint verify: verifies all checkpoints of a run with checkpoint_open, which reads every byte.
+// ./train checkpoint verify: verifies one checkpoint or all checkpoints of a run. checkpoint_open reads
+// every byte of a checkpoint and compares its checksums.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +10,13 @@
 #include "cli/commands.h"
 #include "zero/checkpoint/checkpoint.h"
 
-// ---- verify
+// ---- verifying checkpoints
 
 struct findings {
     int n, n_bad;
-    int n_gone; // checkpoints that were listed, but removed before they were read
+    int n_gone; // checkpoints that were listed, but removed by the run before they were read
     enum status worst;
-    char *newest_good; // its path; checkpoints are verified oldest first
+    char *newest_good; // path of the newest good checkpoint so far; NULL: none. The oldest come first
 };
 
 static void print_good(const struct checkpoint *checkpoint, bool is_best) {
@@ -35,8 +36,8 @@ static void print_bad(const char *path, enum status status) {
     output_print("%s: %s: %s\n", path, status == STATUS_INVALID ? "damaged" : "cannot be verified", reason);
 }
 
-// A damaged checkpoint is a finding, not a failure, so the others are still verified.
-// A checkpoint that the run prunes meanwhile is not a finding.
+// Verifies one checkpoint and prints the result. If it is damaged, records that in `findings` and returns
+// STATUS_OK, so that the remaining ones are verified too. If the run removed it meanwhile, only counts it.
 static enum status verify_one(struct findings *findings, const char *path, bool is_best) {
     struct checkpoint *checkpoint;
     enum status status = checkpoint_open(NULL, path, &checkpoint);
@@ -57,8 +58,7 @@ static enum status verify_one(struct findings *findings, const char *path, bool 
         free(findings->newest_good);
         findings->newest_good = copy_string(path);
     }
-    // The next one may take minutes.
-    return output_flush();
+    return output_flush(); // verifying the next checkpoint may take minutes
 }
 
 static enum status verify_listed(struct findings *findings, const char *folder) {
@@ -86,7 +86,7 @@ static enum status verify_all(struct findings *findings, const char *folder) {
     return checkpoint_fail_gone(folder);
 }
 
-// Interprets the path as checkpoint_open_path does, but verifies all of its checkpoints.
+// Verifies all checkpoints at `path`: a run folder, its folder of checkpoints, or one checkpoint's folder.
 static enum status verify_path(struct findings *findings, const char *path) {
     if (!file_exists(path))
         return FAIL(STATUS_INVALID, "%s: does not exist; expected a run folder or a checkpoint folder", path);
@@ -114,9 +114,9 @@ static enum status verify(const char *path) {
     if (status == STATUS_OK && findings.n_bad > 0)
         status = FAIL(findings.worst, "%s: %d of %d checkpoint%s failed verification; %s%s", path,
                       findings.n_bad, findings.n, findings.n == 1 ? "" : "s",
-                      findings.newest_good               ? "the newest good one is "
-                      : findings.worst == STATUS_INVALID ? "there is no good one"
-                                                         : "whether there is a good one is not known",
+                      findings.newest_good               ? "the newest good checkpoint is "
+                      : findings.worst == STATUS_INVALID ? "there is no good checkpoint"
+                                                         : "it is unknown whether any checkpoint is good",
                       findings.newest_good ? findings.newest_good : "");
     free(findings.newest_good);
     return status;

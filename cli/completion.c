@@ -1,5 +1,5 @@
-// Scripts for completion in shells. A script contains all words, so that pressing Tab does not start the
-// program. A new version of the program needs a new script.
+// Prints completion scripts for shells. A script contains all words itself, so that pressing Tab does not
+// start the program. After an update of the program, print the script again.
 #include <string.h>
 
 #include "cli/help.h"
@@ -11,8 +11,10 @@
 // zsh runs the bash functions through bashcompinit.
 static const char zsh_begin[] = "autoload -U +X bashcompinit && bashcompinit\n";
 
-// The script printed around this function sets $words, $flags and $options. bash splits an argument
-// OPTION=VALUE at "=", so the option is the word before the "=", and only the value is completed.
+// Completes the current word. The script that print_bash prints before this function defines what it uses:
+// $_zero_train_commands, $_zero_train_options, _zero_train_flags and _zero_train_values. bash splits an
+// argument OPTION=VALUE at "=". So $key, the option, is the word before the "=", and only the value is
+// completed.
 static const char bash_function[] =
     "_zero_train() {\n"
     "  local IFS=$' \\t\\n' cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} key= before=\n"
@@ -84,7 +86,7 @@ static void print_bash(const struct command_list *list) {
 
 // ---- fish
 
-// Prints a word in single quotes, in which fish interprets \\ and \'.
+// Prints a word in single quotes. In these, fish interprets only \\ and \', so ' and \ are escaped.
 static void print_fish_word(const char *word) {
     printf("'");
     for (const char *c = word; *c; c++)
@@ -120,7 +122,7 @@ static void print_fish(const struct command_list *list) {
            "end\n");
     for (int i = 0; config_option_words(i, &option); i++) {
         printf("complete -c train -n __zero_train_configured -a '%s=", option.name);
-        for (int k = 0; k < option.n; k++) // the whole words
+        for (int k = 0; k < option.n; k++) // fish completes the whole word OPTION=VALUE
             printf(" %s=%s", option.name, option.values[k]);
         printf("'\n");
     }

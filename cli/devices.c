@@ -27,6 +27,6 @@ const struct command command_devices = {
     .name = "devices",
     .synopsis = "",
     .summary = "list the devices of this machine (device=cpu, device=cuda)",
-    .examples = "Which GPUs this machine has, and with how much memory.\n./train devices\n",
+    .examples = "See which GPUs this machine has, and their memory.\n./train devices\n",
     .run = run_devices,
 };

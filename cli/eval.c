@@ -1,7 +1,8 @@
 // ./train eval RUN_OR_CHECKPOINT... [--data FILE] [--task KIND=FILE]
 //
-// Memory for each model is planned for the larger of data and tasks, checked, and then allocated. Shards are
-// read one window at a time; texts are tokenized completely when they are opened.
+// Each model is planned once, with one batch size and sequence length for the data and all tasks. Before
+// its memory is allocated, the memory's size is compared with what is available. Shards are read one batch
+// at a time; texts are tokenized completely when they are opened.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,15 +38,15 @@ static const struct arg flags[] = {
      "token shards or text files: a path or a glob pattern; may be given several times"},
     {"--task", ARG_STRINGS, &task_files, 0, 0,
      "hellaswag=FILE, lambada=FILE or multiple_choice=FILE, of JSON lines; may be given several times"},
-    {"--limit", ARG_INTEGER, &limit, 0, 1e9, "the first N items of each task; 0: all (0)"},
+    {"--limit", ARG_INTEGER, &limit, 0, 1e9, "evaluate only the first N items of each task; 0: all (0)"},
     {"--end-of-text", ARG_FLAG, &documents.end_of_text, 0, 0,
      "<|endoftext|> in a text file separates documents"},
     {"--field", ARG_STRING, &documents.field, 0, 0,
      "text files are JSON Lines, and this member of each line's object is the text (\"text\")"},
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
-     "sequences of --seq-len tokens per batch; more if they are shorter, up to as many tokens (8)"},
+     "sequences of --seq-len tokens per batch; tasks put more of shorter ones into a batch (8)"},
     {"--seq-len", ARG_INTEGER, &seq_len, 0, 1 << 24,
-     "the longest context, in tokens; 0: the model's n_positions (0)"},
+     "tokens of the longest sequence; 0: the model's n_positions (0)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object per model, each on a line"},
     TOKENIZER_FLAG(source.tokenizer),
     WEIGHTS_FLAG(source.weights),
@@ -54,23 +55,24 @@ static const struct arg flags[] = {
 };
 
 struct eval_result {
-    const char *path; // path of the run
+    const char *path; // path of the model: a run, a checkpoint or another program's weights
     bool has_data;
-    struct text_loss totals;             // over all tokens except the first of each file
-    struct tokenizer_identity tokenizer; // n_ids 0: none
+    struct text_loss totals;             // sums over all tokens except the first of each file
+    struct tokenizer_identity tokenizer; // n_ids 0: the model has no tokenizer
     struct task_result *tasks;           // (n_tasks)
     char **task_names;                   // (n_tasks)
     int n_tasks;
 };
 
-// ---- the progress line, on a terminal: redrawn every REDRAW_S at most, because a batch may take 1 ms
+// ---- the progress line on a terminal; redrawn at most every REDRAW_S seconds, because a batch may take only
+// 1 ms
 
 #define REDRAW_S 0.5
 
-static char run[64];
-static double shown_s; // 0: no line
+static char run[64];   // the run that the progress line names; "": none
+static double shown_s; // when the line was last redrawn (clock_monotonic_s); 0: there is no line
 
-// Shortens a path from the left, because its end identifies it best.
+// Copies a path. If it is longer than `out`, replaces its start by "...", because the end identifies it best.
 static void shorten(char *out, size_t size, const char *path) {
     const size_t length = strlen(path);
     if (length < size)
@@ -79,7 +81,8 @@ static void shorten(char *out, size_t size, const char *path) {
         snprintf(out, size, "...%s", path + length - (size - 4));
 }
 
-// Sets which of several runs the progress line names: "runs/a (1 of 3)". NULL: only one.
+// Sets the run that the progress line names: "runs/a (1 of 3)".
+//   path   NULL: there is only one run, and the line does not name it
 static void eval_progress_run(const char *path, unsigned char number, unsigned char n) {
     char name[40];
     run[0] = 0;
@@ -107,22 +110,22 @@ static void eval_progress_end(void) {
     shown_s = 0;
 }
 
-// ---- data: token shards, and texts that are tokenized with the model's tokenizer
+// ---- the files of --data: token shards, and texts, which are tokenized with the model's tokenizer
 
 struct eval_file {
-    const char *path; // the file list's
+    const char *path; // owned by the list of files
     bool is_shard;
     struct shard shard;
-    struct token_list text; // of a text: end-of-text before each document, then its tokens
-    size_t n_tokens;
+    struct token_list text; // the tokens of a text, as ./train tokenize would write them; empty for a shard
+    size_t n_tokens;        // number of tokens of the shard or the text
 };
 struct eval_data {
     struct eval_file *files;
     int n;
 };
 
-// Fails if the shard was tokenized with another tokenizer: its ids would mean other text, and the loss would
-// be meaningless.
+// Fails if the shard was tokenized with another tokenizer than the model's: its ids would mean other text,
+// and the loss would be meaningless.
 static enum status check_tokenizer(const struct session *session, const struct shard *shard) {
     char theirs[TOKENIZER_DESCRIPTION_BYTES], ours[TOKENIZER_DESCRIPTION_BYTES];
     if (!session->tokenizer)
@@ -144,7 +147,7 @@ static enum status adopt_tokenizer(struct session *session, const struct shard *
     const enum status status = path ? tokenizer_load(path, &session->tokenizer) : STATUS_OK;
     if (path && status == STATUS_OK) {
         session->identity = tokenizer_identify(session->tokenizer, path);
-        log_info("tokenizer: %s, that of %s", path, shard->path);
+        log_info("tokenizer: %s, which made %s", path, shard->path);
     } else if (status == STATUS_OK)
         log_info("bits per byte need a tokenizer, and neither the model nor %s comes with one; give "
                  "--tokenizer FILE",
@@ -185,10 +188,10 @@ static enum status open_file(struct eval_data *data, struct session *session, co
     return open_shard(file, session, path, data->n == 1);
 }
 
-// Opens the files. A model without a tokenizer gets that of the shards, which bits per byte need.
+// Opens the files. If the model has no tokenizer and the first file is a shard, adopts the tokenizer that
+// made this shard, if it is found: bits per byte need one. Free the data also after a failure.
 // STATUS_INVALID: a file is neither shard nor text, a shard's tokenizer is not the model's, there is no
 // tokenizer for a text, or the files have no token to predict.
-// Free the data also after a failure.
 static enum status eval_data_open(struct eval_data *data, struct session *session,
                                   const struct file_list *files) {
     bool any = files->n_paths == 0;
@@ -212,7 +215,8 @@ static void eval_data_free(struct eval_data *data) {
     *data = (struct eval_data){0};
 }
 
-// The number of sequences of T tokens in the longest file.
+// Returns the number of sequences of T tokens into which the longest file is divided; the last may be
+// shorter.
 static size_t eval_data_longest(const struct eval_data *data, int T) {
     size_t longest = 0;
     for (int i = 0; i < data->n; i++) {
@@ -223,24 +227,26 @@ static size_t eval_data_longest(const struct eval_data *data, int T) {
     return longest;
 }
 
-// ---- evaluating
+// ---- evaluating the files
 
+// What is needed to evaluate windows. A window is a batch of B consecutive sequences of T tokens of a file.
 struct windows {
     struct session *session;
     struct gpt *gpt;
     int B, T;
-    int32_t *read;                      // (B * T + 1) of a shard
-    int32_t *tokens, *targets, *starts; // (B, T)
-    float *losses;                      // (B, T)
-    struct text_loss *totals;
+    int32_t *read;                      // (B * T + 1) tokens as read from a shard
+    int32_t *tokens, *targets, *starts; // (B, T) as in struct token_batch
+    float *losses;                      // (B, T) the loss of each target, in nats
+    struct text_loss *totals;           // sums over all windows of all files
 };
 
-// Bytes of host memory that eval_data_run allocates.
+// Returns the bytes of host memory that eval_data_run allocates.
 static size_t eval_data_bytes(int B, int T) {
     return (size_t)B * (size_t)T * (4 * sizeof(int32_t) + sizeof(float));
 }
 
-// Reads the next n + 1 tokens. The part of the batch past the end of the file is padded and not counted.
+// Reads n tokens of the file from index `start` on. The target of each is the token that follows it. If n
+// is less than B * T, fills the rest of the window with zeros, which evaluate_file does not count.
 static enum status read_window(struct windows *windows, struct eval_file *file, size_t start, size_t n) {
     const size_t window = (size_t)windows->B * (size_t)windows->T;
     const int vocab_size = windows->session->params.config.vocab_size;
@@ -263,7 +269,8 @@ static enum status read_window(struct windows *windows, struct eval_file *file, 
     return STATUS_OK;
 }
 
-// Each position predicts the next token, so every token of the file except the first is predicted once.
+// Evaluates a file: adds its loss and counts to windows->totals. Each position predicts the next token, so
+// every token of the file except the first is predicted once.
 static enum status evaluate_file(struct windows *windows, struct eval_file *file) {
     const size_t window = (size_t)windows->B * (size_t)windows->T;
     struct session *session = windows->session;
@@ -284,7 +291,8 @@ static enum status evaluate_file(struct windows *windows, struct eval_file *file
     return STATUS_OK;
 }
 
-// Evaluates all files in consecutive windows of T tokens, B per batch, with a gpt of that size.
+// Evaluates all files, each in consecutive sequences of T tokens, B per batch.
+//   gpt   created for B and T
 static enum status eval_data_run(struct eval_data *data, struct session *session, struct gpt *gpt, int B,
                                  int T, struct text_loss *totals) {
     const size_t n = (size_t)B * (size_t)T;
@@ -310,7 +318,7 @@ static enum status eval_data_run(struct eval_data *data, struct session *session
     return status;
 }
 
-// ---- the model
+// ---- one model: planning, loading and evaluating it
 
 struct model {
     struct session session;
@@ -369,7 +377,8 @@ static enum status choose_seq_len(struct model *model, const char *path) {
     return STATUS_OK;
 }
 
-// Limits the batch to the number and length of the sequences in the data; more would be padding.
+// Sets model->B, and reduces model->T if no file or request is that long. Both are limited to what the
+// longest file or task needs; more would be padding.
 static void choose_batch(struct model *model) {
     size_t length = eval_data_longest(&model->data, 1);
     for (int i = 0; i < model->tasks.n; i++) {
@@ -458,7 +467,7 @@ static enum status evaluate(struct model *model, const struct file_list *files, 
     return run_tasks(model, result);
 }
 
-// Free the result also after a failure.
+// Evaluates one model. Free the result also after a failure.
 static enum status eval_model(const char *path, const struct file_list *files, struct eval_result *result) {
     struct model model = {0};
     *result = (struct eval_result){.path = path};
@@ -480,11 +489,11 @@ static void eval_result_free(struct eval_result *result) {
     *result = (struct eval_result){0};
 }
 
-// ---- results
+// ---- printing the results
 
 #define TABLE_WIDTH 100
 
-// One JSON object on one line.
+// Prints a result as one JSON object on one line.
 static void eval_report_json(const struct eval_result *result) {
     const struct text_loss *totals = &result->totals;
     struct text text = {0};
@@ -509,7 +518,7 @@ static void eval_report_json(const struct eval_result *result) {
     output_text(&text);
 }
 
-// The loss, then each task.
+// Prints the loss, then one line per task.
 static void eval_report_lines(const struct eval_result *result) {
     const struct text_loss *totals = &result->totals;
     struct text text = {0};
@@ -528,10 +537,10 @@ static void eval_report_lines(const struct eval_result *result) {
     output_text(&text);
 }
 
-// ---- the table
+// ---- the table of several models
 
-// Row 0 is the header; then loss, perplexity and bits per byte, if there is data; then the measures of the
-// tasks.
+// Returns the number of rows of the table: the header; if there is data, loss, perplexity and bits per byte;
+// then the measures of the tasks.
 static int n_rows(const struct eval_result *result) {
     int n = result->has_data ? 4 : 1;
     for (int i = 0; i < result->n_tasks; i++)
@@ -588,8 +597,8 @@ static void eval_report_table(const struct eval_result *results, int n) {
 
 // ---- the command
 
-// Evaluates one model after the other, so that only one is in memory. Results from before a failure are
-// printed.
+// Evaluates one model after the other, so that only one is in memory. Stops at the first failure, but
+// prints the results so far.
 static enum status evaluate_all(const char *const *paths, int n_paths, const struct file_list *files,
                                 struct eval_result *results) {
     enum status status = STATUS_OK;
@@ -603,7 +612,7 @@ static enum status evaluate_all(const char *const *paths, int n_paths, const str
         else if (status == STATUS_OK && n_paths == 1)
             eval_report_lines(&results[i]);
         if (status == STATUS_OK)
-            status = output_flush(); // the next one may take minutes
+            status = output_flush(); // evaluating the next model may take minutes
     }
     if (n_paths > 1 && !as_json && n > 0)
         eval_report_table(results, n);
@@ -646,15 +655,13 @@ const struct command command_eval = {
     .name = "eval",
     .synopsis = "RUN_OR_CHECKPOINT... [--data FILE] [--task KIND=FILE]",
     .summary = "measure loss, perplexity, bits per byte, and accuracy on tasks",
-    .details = "With several models, prints a table. Texts are tokenized with each model's tokenizer.\n"
-               "Evaluates all of the data, in windows of --seq-len tokens. The validation of training "
-               "leaves out what\n"
-               "remains of it after windows of train.seq_len tokens, so its loss may differ a little.\n"
-               "Tasks are measured as lm-evaluation-harness does, without examples: HellaSwag as published; "
-               "LAMBADA,\n"
-               "lines of {\"text\": TEXT}; and any multiple choice, lines of {\"context\": TEXT, "
-               "\"choices\": [TEXT, "
-               "...],\n\"label\": INDEX}. See docs/evaluation.md.",
+    .details =
+        "With several models, prints a table. Texts are tokenized with each model's tokenizer.\n"
+        "Evaluates all of the data, in windows of --seq-len tokens. Validation in training leaves out the\n"
+        "last tokens, which do not fill a window of train.seq_len, so its loss may differ a little.\n"
+        "Tasks are measured zero-shot, as by lm-evaluation-harness: HellaSwag as published; LAMBADA, lines\n"
+        "of {\"text\": TEXT}; multiple choice, lines of {\"context\": TEXT, \"choices\": [TEXT, ...],\n"
+        "\"label\": INDEX}. See docs/evaluation.md.",
     .examples = "Bits per byte of a text.\n"
                 "./train eval runs/quickstart --data book.txt\n"
                 "Compare two models on HellaSwag.\n"

@@ -17,14 +17,13 @@ static bool force = false;
 static const struct arg flags[] = {
     {"--to", ARG_STRING, &format_name, 0, 0, "hf: a folder for transformers; gguf: model.gguf for llama.cpp"},
     {"--dtype", ARG_STRING, &type_name, 0, 0,
-     "fp32 (default), bf16, fp16 (hf and gguf) or q8_0 (gguf). GGUF keeps vectors and position embeddings in "
-     "fp32"},
+     "fp32, bf16, fp16 or, with gguf, q8_0; gguf keeps vectors and position embeddings in fp32 (fp32)"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
-     "tokenizer to export, where the weights have none, or \"none\" (default: the one of the weights)"},
+     "tokenizer to export if the weights come without one, or \"none\" (default: the weights' own)"},
     {"--weights", ARG_STRING, &weights_name, 0, 0,
      "average or latest, if the checkpoint has both (default: average)"},
     {"--max-shard-size", ARG_BYTES, &max_shard_bytes, 1, 0x1p53,
-     "hf: size of a file of weights; larger models get several and an index (5 GB)"},
+     "hf: maximum size of a file of weights; larger models are split into several, with an index (5 GB)"},
     {"--force", ARG_FLAG, &force, 0, 0,
      "write into DIR even if it has files that no export wrote; files with other names are kept"},
 };
@@ -96,7 +95,7 @@ const struct command command_export = {
         "DIR/" EXPORT_RECORD " lists them.",
     .examples = "A folder for transformers.\n"
                 "./train export runs/quickstart --to hf my-model\n"
-                "A file for llama.cpp, with weights of 8 bits.\n"
+                "A file for llama.cpp, with 8-bit weights.\n"
                 "./train export runs/quickstart --to gguf my-model --dtype q8_0\n",
     .flags = flags,
     .n_flags = N_FLAGS,

@@ -1,5 +1,5 @@
-// ./train from-deepspeed DS.json [--out FILE]: translates a DeepSpeed configuration into our options, and
-// reports what became of each key.
+// ./train from-deepspeed DS.json [--out FILE]: translates a DeepSpeed configuration into a configuration of
+// this program, and reports what became of each key.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,26 +12,26 @@
 #include "options/deepspeed.h"
 #include "options/print.h"
 
-#define LARGEST_FILE ((size_t)16 << 20)
+#define LARGEST_FILE ((size_t)16 << 20) // bytes of DS.json
 
 static const char *out_path = NULL;
 static bool force = false;
 static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_path, 0, 0, "file to write the configuration to (standard output)"},
-    {"--force", ARG_FLAG, &force, 0, 0, "overwrite FILE"},
+    {"--force", ARG_FLAG, &force, 0, 0, "overwrite any file at --out but DS.json"},
 };
 enum { N_FLAGS = sizeof flags / sizeof *flags };
 
 enum { COLUMNS = 100 };
 
-// Prints a line, wrapped at blanks to COLUMNS; continuation lines are indented further.
+// Prints a line, wrapped at spaces to COLUMNS characters; continuation lines are indented.
 static void print_folded(FILE *stream, const char *line, size_t length) {
     static const char indent[] = "      ";
     for (size_t room = COLUMNS; length > room; room = COLUMNS - strlen(indent)) {
         size_t end = room;
         while (end > strspn(line, " ") && line[end] != ' ')
             end--;
-        if (line[end] != ' ' || end <= strspn(line, " ")) // a single word that is too wide
+        if (line[end] != ' ' || end <= strspn(line, " ")) // the first word is wider than the line
             break;
         output_to(stream, line, end);
         fprintf(stream, "\n%s", indent);
@@ -41,8 +41,9 @@ static void print_folded(FILE *stream, const char *line, size_t length) {
     fprintf(stream, "\n");
 }
 
-// Prints the options that a DeepSpeed file does not have, with the defaults that apply unless the user sets
-// them.
+// Prints which options the user should set next, because a DeepSpeed file does not have them, and their
+// current values.
+//   path   the translated configuration
 static void print_next(FILE *stream, const char *path, const struct config *config) {
     fprintf(stream,
             "\nName the model and the data next, in the file or on the command line. Also set what "
@@ -60,11 +61,11 @@ static void print_next(FILE *stream, const char *path, const struct config *conf
 static void print_report(FILE *stream, const char *path, const struct deepspeed_translation *translation) {
     static const char *const titles[DEEPSPEED_KINDS] = {
         [TRANSLATED] = "Translated",
-        [REPLACED] = "Translated to something else: not there, same results",
+        [REPLACED] = "Replaced by another setting: not supported, same results",
         [CHOSEN] = "Check these values: a script, transformers' Trainer or DeepSpeed's version sets them",
         [ALTERING] = "Warning: these change what the run computes",
         [NEEDLESS] = "Left out: nothing to set here, same results",
-        [OFF] = "Left out: switched off there",
+        [OFF] = "Left out: switched off in the file",
         [UNKNOWN] = "Left out: unknown"};
     for (int i = 0; i < DEEPSPEED_KINDS; i++) {
         const char *line = translation->answers[i].lines.data;
@@ -83,13 +84,13 @@ static enum status write_translation(const char *path, const struct deepspeed_tr
         printf("%s is translated to %s.\n", path, out_path);
     } else {
         output_to(stdout, config->data, config->length);
-        fflush(stdout); // if both go to a terminal, the report must follow
+        fflush(stdout); // the report goes to stderr; on a terminal it must come after the configuration
     }
     print_report(out_path ? stdout : stderr, out_path ? out_path : "CONFIG.json", translation);
     return STATUS_OK;
 }
 
-// DeepSpeed reads Hjson, which has comments and trailing commas.
+// Reads the input as DeepSpeed does, as Hjson: JSON that may have comments and trailing commas.
 static enum status read_hjson(const char *path, cJSON **root) {
     char *text = NULL;
     size_t length;
@@ -111,12 +112,12 @@ static enum status run_from_deepspeed(int n_args, char **args) {
         return FAIL(STATUS_INVALID,
                     "train from-deepspeed: no file named; usage: train from-deepspeed DS.json "
                     "[--out FILE]");
-    // Without --force, an existing configuration is kept too: the user may have edited it since it was
-    // translated.
+    // Without --force, any existing file at --out is kept, even a translated configuration: the user may have
+    // edited it. With --force, any file but the input is overwritten.
     const struct overwrite overwrite = {.writer = "train from-deepspeed",
                                         .inputs = &path,
                                         .n_inputs = 1,
-                                        .is_kind = force ? file_exists : NULL, // never overwrite the input
+                                        .is_kind = force ? file_exists : NULL,
                                         .instead = force ? "choose another name" : NULL};
     if (out_path)
         TRY(overwrite_check(&overwrite, out_path));
@@ -136,10 +137,10 @@ static enum status run_from_deepspeed(int n_args, char **args) {
 const struct command command_from_deepspeed = {
     .name = "from-deepspeed",
     .synopsis = "DS.json [--out FILE] [--force]",
-    .summary = "translate a DeepSpeed configuration, and say what became of each of its keys",
+    .summary = "translate a DeepSpeed configuration, and report what became of each of its keys",
     .details =
-        "The configuration goes to standard output and the answers to standard error; with --out FILE, the\n"
-        "configuration goes to FILE and the answers to standard output.",
+        "The configuration goes to standard output and the report to standard error; with --out FILE, the\n"
+        "configuration goes to FILE and the report to standard output.",
     .examples = "Translate a configuration, and read what became of each key.\n"
                 "./train from-deepspeed ds_config.json --out config.json\n",
     .flags = flags,

@@ -1,4 +1,4 @@
-// ./train generate RUN_OR_CHECKPOINT
+// ./train generate RUN_OR_CHECKPOINT: generates text with a trained model.
 #include <errno.h>
 #include <histedit.h>
 #include <locale.h>
@@ -38,7 +38,7 @@ static const struct arg flags[] = {
     {"--prompts", ARG_STRING, &prompts_path, 0, 0,
      "a file of prompts, one per line, or JSON Lines; - reads standard input"},
     {"--field", ARG_STRING, &field, 0, 0,
-     "--prompts are JSON Lines, and this member of each line's object is the prompt (\"prompt\")"},
+     "--prompts is JSON Lines, and this member of each line's object is the prompt (\"prompt\")"},
     {"--samples", ARG_INTEGER, &n_samples, 1, 1e6, "texts per prompt (1)"},
     {"--batch", ARG_INTEGER, &batch, 1, 1024, "number of texts to generate together (16)"},
     {"--interactive", ARG_FLAG, &interacts, 0, 0, "read lines and continue each; /help lists its commands"},
@@ -50,9 +50,9 @@ static const struct arg flags[] = {
     {"--top-p", ARG_NUMBER, &top_p, 0, 1,
      "sample from the most likely tokens that together reach this probability (1)"},
     {"--min-p", ARG_NUMBER, &min_p, 0, 1,
-     "sample from tokens at least this times as probable as the most likely one (0)"},
+     "sample from tokens with at least this fraction of the most likely one's probability (0)"},
     {"--repetition-penalty", ARG_NUMBER, &repetition_penalty, 0.1, 10,
-     "divides positive and multiplies negative logits of tokens that occurred (1)"},
+     "tokens that occurred already: divides positive logits by it, multiplies negative ones (1)"},
     {"--stop", ARG_STRINGS, &stops, 0, 0, "end a text before this string; may be given several times"},
     {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "random seed: the same seed gives the same text (1)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object per text"},
@@ -64,11 +64,11 @@ static const struct arg flags[] = {
     THREADS_FLAG(model.threads),
 };
 
-// ---- prompts: one from the command line, or several from a file
+// ---- the prompts of a file
 
 struct prompts {
-    struct text file;       // the file's content; prompts of plain lines point into it
-    char **strings;         // (n_strings) prompts of JSON Lines point to these
+    struct text file;       // the file's content; the prompts of a plain text file point into it
+    char **strings;         // (n_strings) the strings of a JSON Lines file; its prompts point to them
     struct prompt *prompts; // (n)
     int64_t n, capacity;
     size_t n_strings, strings_capacity;
@@ -89,9 +89,10 @@ static enum status add_json_prompt(struct prompts *prompts, const char *line, si
     return status;
 }
 
-// Reads a file with one prompt per line. It is read as JSON Lines if its name or --field says so. "-" is
-// standard input.
-// STATUS_INVALID: the file cannot be read, has no prompt, or has an invalid line; the message names the line.
+// Reads a file with one prompt per line. It is JSON Lines if --field is given, or if its name ends in
+// .jsonl, .ndjson or .json (which .gz, .zst or .zstd may follow); else it is plain text. "-" is standard
+// input. STATUS_INVALID: the file cannot be read, has no prompt, or has an invalid line; the message names
+// the line.
 static enum status prompts_read(struct prompts *prompts, const char *path) {
     const bool is_json = field || text_format_of(path) == TEXT_JSON_LINES;
     enum status status = text_input_read_all(path, &prompts->file);
@@ -122,7 +123,7 @@ static void prompts_free(struct prompts *prompts) {
     *prompts = (struct prompts){0};
 }
 
-// ---- plain output
+// ---- output as plain text
 
 static enum status write_out(void *context, const char *bytes, size_t n_bytes) {
     (void)context;
@@ -137,9 +138,9 @@ static enum status begin_text(void *context, int64_t text, const struct prompt *
     return STATUS_OK;
 }
 
-// ---- JSON
+// ---- output as JSON
 
-// The JSON of one text, printed when the text is complete.
+// A text and its tokens, collected until the text is complete and can be printed as one JSON object.
 struct json_text {
     const struct tokenizer *tokenizer;
     const struct prompt *prompt;
@@ -195,9 +196,10 @@ static enum status end_json(void *context, enum text_end why) {
 
 // ---- --interactive: lines from the user and text from the model take turns
 
-// The conversation is one text of the user's and the model's words; each turn continues it.
-// libedit provides line editing. SIGINT is blocked, because compute threads must not be interrupted
-// (base/signals.c). It is delivered only while waiting for a character, and polled between generated tokens.
+// The conversation is one text: each turn appends the user's line, then the model's answer. libedit provides
+// line editing. SIGINT is blocked, because compute threads must not be interrupted (base/signals.c). It is
+// unblocked only while the program waits for a character. Between generated tokens, check_interrupt looks for
+// a pending SIGINT.
 
 #define HISTORY_LINES 1000
 
@@ -209,10 +211,12 @@ struct interactive {
     struct text conversation;
     size_t before_answer; // bytes of the conversation before the model's last answer
     int64_t n_turns;
-    bool terminal, is_first, quit; // is_first: nothing was read yet
-    EditLine *edit;                // used on a terminal
+    bool terminal; // input and output are a terminal
+    bool is_first; // without a terminal: true until the first line is read
+    bool quit;
+    EditLine *edit; // like `history`, NULL without a terminal
     History *history;
-    char *line; // used without a terminal
+    char *line; // without a terminal: the buffer of getline
     size_t line_capacity;
 };
 
@@ -227,8 +231,8 @@ static bool on_terminal(void) {
     return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
 }
 
-// On a terminal, blocks SIGINT, so that Ctrl-C stops a text and not the program. Call it before any other
-// thread is started.
+// On a terminal, blocks SIGINT, so that Ctrl-C ends the model's answer and not the program. Call it before
+// any other thread is started, because threads inherit the mask.
 static void prepare_interactive(void) {
     if (!on_terminal())
         return;
@@ -240,7 +244,7 @@ static void prepare_interactive(void) {
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-// ---- reading
+// ---- reading lines
 
 static char *prompt_text(EditLine *edit) {
     (void)edit;
@@ -248,7 +252,8 @@ static char *prompt_text(EditLine *edit) {
     return text;
 }
 
-// Reads one character for libedit, whose own function would continue after an interrupt.
+// Reads one character. Replaces libedit's own function, which goes on reading after SIGINT. Returns 1; 0 at
+// the end of the input; -1 after SIGINT or a failure.
 static int read_character(EditLine *edit, wchar_t *out) {
     mbstate_t decoder = {0};
     (void)edit;
@@ -266,14 +271,15 @@ static int read_character(EditLine *edit, wchar_t *out) {
         if (n <= 0)
             return (int)n;
         size_t length = mbrtowc(out, &byte, 1, &decoder);
-        if (length == (size_t)-1) // not a character of this locale; skip it
+        if (length == (size_t)-1) // the bytes are not a character of this locale; skip them
             decoder = (mbstate_t){0};
         else if (length != (size_t)-2)
             return 1;
     }
 }
 
-// Reads one line, without its newline. NULL: end of input. Ctrl-C gives an empty line.
+// Reads one line with libedit, without its newline. Returns NULL at the end of the input, and an empty line
+// after Ctrl-C.
 static const char *read_edited(struct interactive *interactive, size_t *n) {
     int length = 0;
     HistEvent event;
@@ -305,7 +311,7 @@ static const char *read_plain(struct interactive *interactive, size_t *n) {
     return interactive->line + mark;
 }
 
-// ---- a turn
+// ---- a turn: generating the answer to a line
 
 static enum status write_answer(void *context, const char *bytes, size_t n_bytes) {
     struct interactive *interactive = context;
@@ -313,7 +319,7 @@ static enum status write_answer(void *context, const char *bytes, size_t n_bytes
     return output_write(bytes, n_bytes);
 }
 
-// Returns STATUS_STOPPED if the user pressed Ctrl-C, which stops the text.
+// The callback for each token: returns STATUS_STOPPED if the user pressed Ctrl-C, which ends the answer.
 static enum status check_interrupt(void *context, const struct text_token *token) {
     (void)context, (void)token;
     sigset_t pending;
@@ -348,7 +354,7 @@ static enum status answer(struct interactive *interactive) {
         status = sample_run(interactive->generator, &session->stream, &session->hooks, &request, NULL);
     token_list_free(&one.tokens);
     if (status == STATUS_STOPPED && interrupted)
-        status = STATUS_OK; // only the text stops, not the program
+        status = STATUS_OK; // only the answer ends, not the program
     TRY(status);
     return output_write("\n", 1);
 }
@@ -363,7 +369,7 @@ static enum status take_line(struct interactive *interactive, const char *line, 
     return answer(interactive);
 }
 
-// ---- commands
+// ---- the commands of --interactive, such as /set
 
 static void clear(struct interactive *interactive) {
     text_free(&interactive->conversation);
@@ -371,9 +377,9 @@ static void clear(struct interactive *interactive) {
 }
 
 static void print_help(void) {
-    printf("Type a line: the model continues the text. Ctrl-C stops it, Ctrl-D ends the program.\n"
+    printf("Type a line: the model continues the text. Ctrl-C stops the text, Ctrl-D ends the program.\n"
            "  /again           another answer to the last line\n"
-           "  /new             forgets the text so far\n"
+           "  /new             begins a new text, without the lines so far\n"
            "  /set NAME VALUE  temperature, top_k, top_p, min_p, repetition_penalty, tokens or seed\n"
            "  /set             prints these settings\n"
            "  /quit            ends the program\n");
@@ -473,7 +479,7 @@ static enum status take_lines(struct interactive *interactive) {
 
 static enum status open_editor(struct interactive *interactive) {
     HistEvent event;
-    setlocale(LC_CTYPE, ""); // the encoding of typed characters
+    setlocale(LC_CTYPE, ""); // typed characters have the encoding of the user's locale
     interactive->edit = el_init("train", stdin, stdout, stderr);
     interactive->history = history_init();
     if (!interactive->edit || !interactive->history)
@@ -485,13 +491,13 @@ static enum status open_editor(struct interactive *interactive) {
     el_set(interactive->edit, EL_EDITOR, "emacs");
     el_set(interactive->edit, EL_GETCFN, read_character);
     el_set(interactive->edit, EL_HIST, history, interactive->history);
-    el_source(interactive->edit, NULL); // the user's ~/.editrc
+    el_source(interactive->edit, NULL); // reads the user's ~/.editrc
     log_info("type a line, and the model continues it; /help lists commands, Ctrl-D ends");
     return STATUS_OK;
 }
 
-// Reads lines until the end of the input or /quit. A terminal has line editing and history; other input
-// (a pipe, a file) has no prompt.
+// Reads and answers lines until the end of the input or /quit. On a terminal, lines are read with a prompt,
+// line editing and history; lines of a pipe or a file are read without these.
 static enum status run_interactive(struct session *session, struct generator *generator,
                                    const struct sample_request *request) {
     struct interactive interactive = {.session = session,
@@ -512,8 +518,9 @@ static enum status run_interactive(struct session *session, struct generator *ge
     return status;
 }
 
-// ---- generation
+// ---- the command
 
+// Tokenizes the prompts.
 //   longest   [out] number of tokens of the longest prompt
 static enum status encode_prompts(const struct prompts *prompts, const struct session *session,
                                   int *longest) {
@@ -528,8 +535,8 @@ static enum status encode_prompts(const struct prompts *prompts, const struct se
     return STATUS_OK;
 }
 
-// Warns of prompts that do not fit. When the context is full, generation continues from its last half
-// (infer/batch.h), to make room for new tokens.
+// Warns of prompts that are longer than the model's context. Of such a prompt, only the last n_positions /
+// 2 tokens are used (infer/batch.h).
 static void warn_of_long_prompts(const struct session *session, int64_t n_prompts, int longest) {
     const int positions = session->params.config.n_positions;
     if (longest > positions)
@@ -588,8 +595,8 @@ static enum status run_session(struct session *session, struct generator *genera
                      : write_samples(session, generator, request, prompts);
 }
 
-// Sizes the cache for the longest possible text, and the batch for at most as many sequences as there are
-// texts.
+// Chooses the sizes of the key-value cache: positions for the longest possible text, and at most as many
+// sequences as there are texts.
 static struct generator_options choose_options(const struct session *session, int64_t n_prompts,
                                                int longest) {
     int64_t most = longest + n_tokens, n_texts = n_prompts * n_samples;
@@ -629,7 +636,7 @@ static enum status check_flags(void) {
     if (!interacts && (in_prefix[0] || in_suffix[0]))
         return FAIL(STATUS_INVALID, "train generate: --in-prefix and --in-suffix need --interactive");
     if (field && !prompts_path)
-        return FAIL(STATUS_INVALID, "train generate: --field is of --prompts, which is missing");
+        return FAIL(STATUS_INVALID, "train generate: --field needs --prompts");
     if (n_logprobs >= 0 && !as_json)
         return FAIL(STATUS_INVALID, "train generate: --logprobs needs --json");
     for (int i = 0; i < stops.n; i++)
@@ -669,14 +676,12 @@ const struct command command_generate = {
         "[--temperature X] [--top-k K] [--top-p P] [--min-p P] [--stop TEXT] [--seed S] [--json]",
     .summary = "generate text with a trained model",
     .details =
-        "Texts are printed in order, prompt by prompt, separated by a line of ---. --batch texts are "
-        "generated\n"
-        "together: each step reads the weights once for all of them. Random numbers depend only on the seed\n"
-        "and the number of the text. On the CPU, texts do not depend on --batch; on a GPU, rounding may\n"
-        "differ with the batch and occasionally change a token.\n"
-        "Filters work in this order: repetition penalty, temperature, top-k, top-p, min-p. "
-        "Log-probabilities\n"
-        "are the model's, before all of them.",
+        "Texts are printed in order, prompt by prompt, separated by a line of ---. Up to --batch texts are\n"
+        "generated together: each step reads the weights once for all of them. Random numbers depend\n"
+        "only on the seed and the index of the text. On the CPU, texts do not depend on --batch; on a GPU,\n"
+        "rounding may differ with the batch and occasionally change a token.\n"
+        "Filters work in this order: repetition penalty, temperature, top-k, top-p, min-p.\n"
+        "Log-probabilities are the model's, before these filters.",
     .examples = "Continue a text.\n"
                 "./train generate runs/quickstart --prompt 'In the beginning' --tokens 200\n"
                 "The most likely continuation of each line of a file, as JSON.\n"

@@ -1,4 +1,4 @@
-// The texts of `train help`. Shell completion scripts are in completion.c.
+// The help texts and manual pages. Shell completion scripts are in completion.c.
 #include "cli/help.h"
 
 #include <ctype.h>
@@ -72,10 +72,10 @@ const struct arg help_flags[HELP_FLAGS] = {
     {"--man", ARG_FLAG, &as_man, 0, 0, "print a page for man(1)"},
 };
 
-// ---- manual pages, in man(7) macros, from the same tables as the help texts
+// ---- manual pages, written with the macros of man(7) from the same tables as the help texts
 
-// Appends text, escaped so that roff prints it literally. Special are a backslash, a hyphen and, at the start
-// of a line, a dot or a quote.
+// Appends text, escaped so that roff prints it literally: backslashes and hyphens, and a dot or quote at the
+// start of a line.
 static void add_plain(struct text *out, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if ((i == 0 || bytes[i - 1] == '\n') && (bytes[i] == '.' || bytes[i] == '\''))
@@ -129,7 +129,8 @@ static void add_examples(struct text *out, const char *examples) {
 
 static void add_exit_status(struct text *out) {
     text_add(out, ".SH EXIT STATUS\n"
-                  "0: done. 1: failed. 2: bad input; the message says what, where, and what to do.\n");
+                  "0: done. 1: failed. 2: bad input; the message says what, where, and what to do. "
+                  "128 + N: ended by signal N before its work was done (130: Ctrl\\-C).\n");
 }
 
 static void add_command(struct text *out, const struct command_list *list, const struct command *command) {

@@ -19,10 +19,10 @@
 #include "model/formats/safetensors.h"
 #include "zero/checkpoint/checkpoint.h"
 
-#define SHOWN_TOKENS 16
-#define READ_TOKENS  8192
+#define SHOWN_TOKENS 16   // maximum number of tokens that are printed of a shard
+#define READ_TOKENS  8192 // maximum number of tokens that one call of shard_read reads
 
-// ---- shards
+// ---- token shards
 
 static enum status find_range(struct shard *shard, uint32_t *lowest, uint32_t *highest) {
     int32_t tokens[READ_TOKENS];
@@ -76,9 +76,9 @@ struct split {
 };
 
 struct shard_set {
-    struct split splits[2]; // training, validation
+    struct split splits[2]; // 0: training, 1: validation
     struct tokenizer_identity tokenizer;
-    bool mixed; // the shards are of several tokenizers
+    bool mixed; // the shards were made by different tokenizers
 };
 
 static enum status count_shard(struct shard_set *set, const char *path, const char *name) {
@@ -101,13 +101,13 @@ static void print_set(const struct shard_set *set, const char *folder) {
         if (set->splits[i].n_shards > 0)
             output_print("  %s: %zu tokens in %d shard%s\n", set->splits[i].name, set->splits[i].n_tokens,
                          set->splits[i].n_shards, set->splits[i].n_shards == 1 ? "" : "s");
-    output_print("  tokenizer: %s\n", set->mixed ? "several; data.train needs shards of one"
+    output_print("  tokenizer: %s\n", set->mixed ? "several; all shards of data.train must have the same one"
                                       : set->tokenizer.n_ids == 0
                                           ? "not recorded"
                                           : tokenizer_identity_describe(&set->tokenizer, tokenizer));
 }
 
-// Describes the splits of a folder of token shards (*.bin), and their tokenizer.
+// Prints the size of the training and the validation split of a folder of token shards, and their tokenizer.
 //   described   [out] false: the folder has no shards, and nothing was printed
 static enum status inspect_shards(const char *folder, bool *described) {
     struct shard_set set = {.splits = {{.name = "training"}, {.name = "validation"}}};
@@ -198,7 +198,7 @@ static enum status inspect_tokenizer(const char *path) {
 
 // ---- checkpoints
 
-// Prints the sources of a mixture in data.train.
+// Prints the sources of data.train, if it is a mixture.
 static void print_sources(const struct identity *train) {
     uint64_t shard = 0;
     for (uint32_t i = 0; i < train->n_sources; shard += train->sources[i++].n_shards)
@@ -235,7 +235,7 @@ static enum status inspect_checkpoint(const char *path) {
     return STATUS_OK;
 }
 
-// Describes a listed checkpoint. Skips it if the run pruned it meanwhile.
+// Describes one of a run's checkpoints. If the run removed it after it was listed, prints a note instead.
 static enum status inspect_listed(const char *path) {
     enum status status = inspect_checkpoint(path);
     if (status == STATUS_OK || !checkpoint_is_gone(path))
@@ -266,7 +266,7 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
 
 // ---- files and folders
 
-// Describes a Hugging Face model in one or several files.
+// Describes all safetensors files of a Hugging Face model.
 static enum status inspect_tensors(const char *folder) {
     char *pattern = file_path("%s/model*.safetensors", folder);
     struct file_list parts = {0};
@@ -285,11 +285,13 @@ static bool has_file(const char *folder, const char *name) {
     return has;
 }
 
-// Describes a folder of token shards, or of a model or tokenizer whose file has one of the usual names.
+// Describes a folder of token shards, or one with a tokenizer. Refuses all others.
 static enum status inspect_other_folder(const char *path) {
     bool described;
     int next = 0;
-    TRY(foreign_weights_refuse(path)); // before the tokenizer: these weights may have one beside them
+    // First of all: otherwise, a tokenizer beside such weights would be described, and they would be
+    // ignored.
+    TRY(foreign_weights_refuse(path));
     TRY(inspect_shards(path, &described));
     if (described)
         return STATUS_OK;
@@ -339,8 +341,8 @@ static enum status inspect_file(const char *path) {
         return file_kind_refuse(kind, path, "", EXPECTED);
     return FAIL(STATUS_INVALID,
                 "%s is not recognized, expected " EXPECTED
-                "; perhaps it holds token ids without a header, as "
-                "nanoGPT's train.bin: ./train tokenize --raw %s --out DIR",
+                "; if it holds token ids without a header, as nanoGPT's train.bin does: "
+                "./train tokenize --raw %s --out DIR",
                 path, path);
 }
 

@@ -1,5 +1,6 @@
-// Flags shared by the commands that run a trained model: rows for a table of flags (base/args.h) that choose
-// the model and its device. They set the members of a struct session_options.
+// Flags shared by several commands, most of which run a trained model. Each macro with an argument is a row
+// of a command's table of flags (struct arg in base/args.h). Its argument is the variable that the flag
+// sets.
 #ifndef ZERO_CLI_MODEL_FLAGS_H
 #define ZERO_CLI_MODEL_FLAGS_H
 

@@ -1,5 +1,5 @@
 // ./train plan CONFIG.json: prints memory per rank and communication volume of a run, for several numbers of
-// ranks at every ZeRO stage. None of the run's memory is allocated, so any machine can plan a model of any
+// ranks and every ZeRO stage. None of the run's memory is allocated, so any machine can plan a model of any
 // size.
 #include <errno.h>
 #include <stdio.h>
@@ -70,16 +70,16 @@ struct planner {
     const char *path;
     char **overrides;
     int n_overrides;
-    struct gpt_config weights; // the sizes in model.init_from, if it is set
-    int n_ids;                 // number of the tokenizer's ids, if the vocabulary size comes from it; else 0
-    struct device *device;     // reopened when the number of threads per rank changes
+    struct gpt_config weights; // the sizes of the weights at model.init_from, if it is set
+    int n_ids;                 // ids of the tokenizer, if the vocabulary size comes from one; else 0
+    struct device *device;     // if a CPU, reopened whenever the number of threads per rank changes
     struct plan_report report;
-    bool has_type;         // report.type is chosen
-    struct fit_report fit; // for --fit: one case for each of report.cases
+    bool has_type;         // report.type, the compute dtype, is set
+    struct fit_report fit; // for --fit; its case i belongs to report.cases[i]
 };
 
-// Reads the files that give the model's sizes. Once is enough, because they do not depend on the number of
-// ranks.
+// Reads the files that give the model's sizes. Called once, because the sizes do not depend on the number
+// of ranks.
 static enum status find_sizes(struct planner *planner, const struct config *config) {
     if (config->model.init_from[0])
         TRY(initial_weights_sizes(config, &planner->weights));
@@ -117,7 +117,7 @@ static enum status read_sizes(struct planner *planner) {
     return status;
 }
 
-// ---- the device, which need not exist here
+// ---- the device; a GPU need not exist on this machine
 
 static enum status plan_gpu(struct planner *planner) {
     planner->report.gpu_is_planned = true;
@@ -140,8 +140,9 @@ static enum status open_or_plan(struct planner *planner, const struct config *co
     return plan_gpu(planner);
 }
 
-// Reads the GPU's memory for --fit, then switches to a planned GPU. A real GPU would measure the matrix
-// products of each of the many settings of --fit, which takes minutes.
+// Finds the GPU's memory for --fit. Then replaces a real GPU by one that only plans (cuda_device_plan),
+// because a real one would measure the matrix products of each of the many settings of --fit, which takes
+// minutes.
 static enum status measure_gpu(struct planner *planner) {
     size_t available = device_memory;
     if (device_memory == 0 && planner->report.gpu_is_planned)
@@ -172,7 +173,7 @@ static enum status open_device(struct planner *planner, const struct config *con
     return fits && planner->device->place == REGION_DEVICE ? measure_gpu(planner) : STATUS_OK;
 }
 
-// Chooses the compute type as a new run does. The first plan decides for all.
+// Chooses the compute dtype as a new run does. All cases use the one of the first case.
 static enum status choose_type(struct planner *planner, const struct config *config) {
     struct plan_report *report = &planner->report;
     if (planner->has_type)
@@ -187,8 +188,8 @@ static enum status choose_type(struct planner *planner, const struct config *con
 
 // ---- the micro-batch size, if the config leaves it open for a GPU
 
-// The free memory that a run finds on the GPU; 0: unknown, because there is neither a GPU nor
-// --device-memory.
+// Finds how many bytes are free on the GPU when a run starts.
+//   bytes   [out] 0: unknown, because there is neither a GPU nor --device-memory
 static enum status find_gpu_memory(const struct planner *planner, uint64_t *bytes) {
     size_t available;
     *bytes = fits ? planner->fit.machine.device : planner->report.device_limit;
@@ -199,7 +200,8 @@ static enum status find_gpu_memory(const struct planner *planner, uint64_t *byte
     return STATUS_OK;
 }
 
-// Chooses the micro-batch size as a run does. Changes nothing on a CPU, or if the configuration gives a size.
+// Chooses the micro-batch size as a run on a GPU does. Changes nothing for a CPU, if the configuration gives
+// a size, or if the GPU's memory is not known.
 static enum status choose_micro_batch(const struct planner *planner, const struct engine_options *request,
                                       struct config *config, struct plan_case *one) {
     uint64_t memory;
@@ -229,7 +231,8 @@ static enum status choose_micro_batch(const struct planner *planner, const struc
 
 static enum status find_fit(struct planner *planner, const struct engine_options *plan, struct fit *out) {
     struct config given = *plan->config; // a shallow copy, which is not freed
-    // Proposals then always name the micro-batch size.
+    // A proposal names the options whose values differ from `given`. With a micro-batch size of 0 in
+    // `given`, every proposal names the micro-batch size.
     if (given.micro_batch_is_open && plan->device->place == REGION_DEVICE)
         given.train.micro_batch_size = given.train.gradient_accumulation_steps = 0;
     const struct fit_request request = {.plan = *plan, .given = &given, .machine = planner->fit.machine};
@@ -267,7 +270,7 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
                                      .world = one->world,
                                      .local_world = one->local_world,
                                      .for_gpu = planner->device->place == REGION_DEVICE,
-                                     // One GPU per rank, as for device=cuda.
+                                     // The plan assumes one GPU per rank, which NCCL needs.
                                      .by_nccl = config->comm.backend != CONFIG_COMM_BACKEND_MPI};
     if (status == STATUS_OK)
         status = choose_micro_batch(planner, &request, config, one);
@@ -280,8 +283,9 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     return status;
 }
 
-// Records why a number of ranks cannot be planned, such as one that does not divide the batch. The report
-// shows the reason in place of the plan; this is not a failure.
+// Records in one->refused why this number of ranks cannot be planned (for example, it does not divide the
+// batch). The report shows the reason in place of the plan. The command fails only if no number can be
+// planned.
 static void refuse(struct plan_case *one, const char *source) {
     const char *message = status_message();
     size_t n = strlen(source);
@@ -303,7 +307,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     if (status == STATUS_OK) {
         enum status resolved = config_resolve(&config, one->world);
         if (resolved == STATUS_OK && one == planner->report.cases)
-            data_log_mixture(&config); // a plan needs no data
+            data_log_mixture(&config); // only once: all numbers of ranks have the same mixture
         if (resolved == STATUS_INVALID)
             refuse(one, config.source);
         else
@@ -392,17 +396,16 @@ const struct command command_plan = {
     .synopsis = "CONFIG.json [section.key=value ...] [--ranks 1,2,4,8] [--fit] | --paper",
     .summary = "predict memory and communication of a run on any number of ranks, at every ZeRO stage",
     .details =
-        "Allocates none of the memory of the run. Workspace depends on the threads per rank: run.threads, or "
-        "this\n"
-        "machine's cores divided among the ranks of a machine. No GPU is needed to plan for one: use\n"
-        "device=cuda or --device-memory.\n\n"
-        "--fit varies only what keeps the run's results the same, to the bit or up to rounding: ZeRO stage,\n"
-        "recompute, offload, and micro-batches of the same batch (smaller ones, unless\n"
-        "train.micro_batch_size is left open for a GPU). It prints the cheapest settings\n"
-        "that fit, as a command. Exit code 1 if nothing fits; it then names the largest preset that does.",
+        "Allocates none of the memory of the run. Workspace depends on the threads per rank: run.threads,\n"
+        "or this machine's cores divided among the ranks of a machine. No GPU is needed to plan for one:\n"
+        "use device=cuda or --device-memory.\n\n"
+        "--fit varies only what keeps the run's results the same, bit for bit or up to rounding:\n"
+        "ZeRO stage, recompute, offload, and the micro-batch size at the same batch size (only smaller\n"
+        "ones, unless train.micro_batch_size is left open for a GPU). It prints the cheapest settings that\n"
+        "fit, as a command. If nothing fits, it names the largest preset that does, and exits with 1.",
     .examples = "What GPT-2 1.5B needs on 1, 4 and 8 GPUs of 80 GB, at every stage.\n"
                 "./train plan configs/gpt2-xl.json --ranks 1,4,8 --device-memory 80GB\n"
-                "The cheapest settings that fit a smaller one.\n"
+                "The cheapest settings that fit a GPU of 24 GB.\n"
                 "./train plan configs/gpt2-xl.json --fit --ranks 1 --device-memory 24GB\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,

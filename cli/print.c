@@ -23,7 +23,7 @@ void clean_text_add_json(struct text *out, const char *bytes, size_t n) {
 
 // ---- tables
 
-// Counts characters: every byte but UTF-8's continuation bytes 0x80 to 0xBF begins one.
+// Returns the number of characters in a cell: of bytes that are not UTF-8 continuation bytes (0x80 to 0xBF).
 static int width_of(const struct text *cell) {
     int width = 0;
     for (size_t i = 0; i < cell->length; i++)
@@ -31,7 +31,7 @@ static int width_of(const struct text *cell) {
     return width;
 }
 
-// Prints a row: column 0 and the columns [first, end).
+// Prints column 0 and the columns [first, end) of a row.
 static void print_row(const struct table *table, const struct text *row, const int *widths, int first,
                       int end) {
     for (int c = 0; c < end; c = c == 0 ? first : c + 1) {

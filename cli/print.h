@@ -4,21 +4,23 @@
 
 #include "base/text.h"
 
-// Appends the bytes as UTF-8. Invalid bytes, and control characters except tabs and newlines, become U+FFFD,
-// so that escape sequences never reach a terminal.
+// Appends untrusted bytes as UTF-8 that is safe to print. Invalid bytes, and control characters except tabs
+// and newlines, become U+FFFD, so that escape sequences never reach a terminal.
 void clean_text_add(struct text *out, const char *bytes, size_t n);
 // Like clean_text_add, but appends a JSON string.
 void clean_text_add_json(struct text *out, const char *bytes, size_t n);
 
 // A table of texts; column 0 has the names of the rows.
 struct table {
-    struct text *cells; // (rows, columns), which table_print frees
+    struct text *cells; // (rows, columns); table_print frees them
     int rows, columns;
-    int n_left;      // number of left-aligned columns; the others are right-aligned
-    const char *gap; // between two columns
-    int width;       // columns that do not fit go into further tables below, each with column 0. 0: no limit
+    int n_left;      // the first n_left columns are left-aligned, the others right-aligned
+    const char *gap; // printed between two columns
+    // Maximum width in characters. Columns that do not fit are printed in more tables below, each of which
+    // begins with column 0. 0: no limit
+    int width;
 };
-// Prints the table. Widths are counted in characters.
+// Prints the table.
 void table_print(struct table *table);
 
 #endif

@@ -1,5 +1,5 @@
-// ./train runs [FOLDER]: lists the runs below a folder with state, steps, losses, age and disk space. Reads
-// only the end of each run's metrics, and writes nothing.
+// ./train runs [FOLDER]: lists the runs below a folder with state, steps, losses, age and disk space. Writes
+// no files. Of each run's metrics, reads only the last TAIL_BYTES, unless these contain no evaluation.
 #include <ftw.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,23 +16,24 @@
 #include "trainer/runs/run_record.h"
 
 #define DEFAULT_FOLDER "runs"
-#define TAIL_BYTES     ((uint64_t)8 << 20) // read from the end of the metrics: about 8,000 steps
+#define TAIL_BYTES     ((uint64_t)8 << 20) // bytes read from the end of a run's metrics: about 8,000 steps
 #define DEEPEST        4                   // levels of folders below FOLDER that are searched for runs
-#define OPEN_FOLDERS   16
+#define OPEN_FOLDERS   16                  // folders that nftw may keep open
 
 static bool as_json = false;
 static const struct arg flags[] = {
     {"--json", ARG_FLAG, &as_json, 0, 0, "print a JSON array, with sizes in bytes and times in seconds"},
 };
 
-// A run, as the list shows it. NaN: unknown.
+// A run, as the list shows it. Unknown doubles are NaN, except `changed`.
 struct listed_run {
     char *path;
     enum run_state state;
-    int64_t step, total;
+    int64_t step, total; // steps done, and steps of the whole run (0: unknown)
     double loss, val_loss, tokens_per_s, seconds_left;
-    double changed, disk_bytes; // wall-clock time of the last change
-    char *message;              // the run's failure; NULL: none
+    double changed;    // wall-clock time of the last change, in seconds; 0: unknown
+    double disk_bytes; // bytes on disk of the run folder
+    char *message;     // why the run failed; NULL: it did not
 };
 
 struct list {
@@ -48,9 +49,10 @@ static void list_free(struct list *list) {
     free(list->runs);
 }
 
-// ---- a run
+// ---- reading the runs
 
-static double disk_bytes; // for nftw, which has no context
+// Bytes on disk of the files that nftw has visited. Static, because nftw passes no context to add_size.
+static double disk_bytes;
 
 static int add_size(const char *path, const struct stat *info, int kind, struct FTW *place) {
     (void)path, (void)kind, (void)place;
@@ -88,7 +90,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
     struct run_record record;
     enum status status = read_record(&record, path, false);
     if (status == STATUS_OK && record.val.n == 0 && record.reader.offset > TAIL_BYTES && evaluates(&record)) {
-        run_record_close(&record); // the last evaluation is before the tail
+        run_record_close(&record); // the part that was read contains no evaluation, so read all metrics
         status = read_record(&record, path, true);
     }
     *run = (struct listed_run){.path = file_path("%.*s", run_path_length(path), path),
@@ -115,8 +117,9 @@ static enum status add_run(struct list *list, const char *path) {
     return read_run(path, &list->runs[list->n++]);
 }
 
-// Finds the runs at and below `path`. Skips folders that cannot be listed, except the one that the user
-// named.
+// Adds the run at `path`, or else all runs below it. A folder that cannot be listed is skipped; but if it is
+// the one that the user named (depth 0), this fails.
+//   depth   levels of folders between the user's folder and `path`
 static enum status find_runs(struct list *list, const char *path, int depth) {
     struct file_list names = {0};
     if (run_folder_is_run(path))
@@ -129,7 +132,7 @@ static enum status find_runs(struct list *list, const char *path, int depth) {
     for (int i = 0; i < names.n_paths && status == STATUS_OK && depth < DEEPEST; i++) {
         struct stat info;
         char *below = file_path("%.*s/%s", run_path_length(path), path, names.paths[i]);
-        if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // not through links, which could form a cycle
+        if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // links could form a cycle
             status = find_runs(list, below, depth + 1);
         free(below);
     }
@@ -178,7 +181,7 @@ static void add_loss(struct text *cell, double loss) {
         text_add(cell, "-");
 }
 
-// "40 s", "3 min", "5 h", "12 d"
+// Appends an age in its largest unit of which it has at least 2: "40 s", "3 min", "5 h", "12 d".
 static void add_age(struct text *cell, double seconds) {
     static const struct {
         double seconds;
@@ -243,8 +246,8 @@ static enum status run_runs(int n_args, char **args) {
     TRY(args_parse("runs", flags, sizeof flags / sizeof *flags, n_args, args, &folder, 1, &n));
     if (!file_is_folder(folder))
         return FAIL(STATUS_INVALID,
-                    "%s is not a folder; usage: train runs [FOLDER], the folder that has the runs%s", folder,
-                    n == 0 ? " (" DEFAULT_FOLDER ")" : "");
+                    "%s is not a folder; usage: train runs [FOLDER], the folder that contains the runs%s",
+                    folder, n == 0 ? " (" DEFAULT_FOLDER ")" : "");
     struct list list = {0};
     enum status status = find_runs(&list, folder, 0);
     const double now = clock_wall_s();
@@ -269,7 +272,7 @@ const struct command command_runs = {
     .details =
         "States: running; finished; stopped (by a signal, to be resumed); failed (with its message); stale\n"
         "(killed: its process is gone and recorded no end); not begun. LOSS is the mean of the last 100\n"
-        "steps, VAL LOSS that of the last evaluation.",
+        "steps, VAL LOSS the validation loss of the last evaluation.",
     .examples = "All runs, with state, step and loss.\n"
                 "./train runs\n",
     .flags = flags,

@@ -1,4 +1,4 @@
-// ./train tokenizer train|encode|decode
+// ./train tokenizer train|encode|decode: trains a byte-pair tokenizer, encodes text, decodes ids.
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static enum status make_out_folder(void) {
 // The text that a tokenizer is trained on.
 struct training_text {
     struct text text;
-    size_t *starts; // (n) starts of the documents in the text
+    size_t *starts; // (n) byte offsets in `text` at which documents begin
     size_t n, capacity;
 };
 
@@ -63,8 +63,9 @@ static enum status take_part(void *context, const struct document_part *part) {
     return STATUS_OK;
 }
 
-// Splits off the held-out text as ./train tokenize does when sizes are not known in advance: at the next
-// start of a document, else at the last start; a single document is split inside.
+// Cuts off about the fraction --split at the end of the text, as ./train tokenize does when sizes are not
+// known in advance. The cut is at the first document that begins in this fraction; if there is none, at the
+// last document. A single document is cut at the fraction.
 static void hold_out(struct training_text *training) {
     const size_t target = (size_t)((double)training->text.length * (1 - held_out));
     size_t n = 1, end = target > 0 ? target : 1;
@@ -216,8 +217,9 @@ const struct command command_tokenizer = {
     .synopsis = "train TEXT... --out FILE [--force] | encode [TEXT...] --tokenizer FILE | decode [ID...] "
                 "--tokenizer FILE",
     .summary = "train a byte-pair tokenizer, encode text, decode ids",
-    .details = "TEXT is what tokenize takes: a file, a folder or -, packed or not, plain or JSON Lines.\n"
-               "encode and decode read standard input when no TEXT or ID is given.",
+    .details =
+        "TEXT is as for train tokenize: a file, a folder or -; compressed or not; plain or JSON Lines.\n"
+        "encode and decode read standard input when no TEXT or ID is given.",
     .examples =
         "Train a tokenizer of 4096 ids on a text.\n"
         "./train tokenizer train book.txt --vocab-size 4096 --out book.tiktoken\n"

@@ -1,4 +1,4 @@
-// ./train CONFIG.json [section.key=value ...]
+// ./train CONFIG.json [section.key=value ...]: trains a model.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "cli/version.h"
 #include "trainer/trainer.h"
 
-// Appends the command that resumes this run: the given arguments without checkpoint.resume.
+// Appends the command that resumes this run: the one that started it, without checkpoint.resume.
 static void add_command(struct text *line, int world, int n_args, char **args) {
     static const char resume[] = "checkpoint.resume=";
     if (world > 1)
@@ -19,7 +19,8 @@ static void add_command(struct text *line, int world, int n_args, char **args) {
             text_add(line, " "), text_add_shell_word(line, args[i]);
 }
 
-// config: NULL if it could not be read; then the defaults are enough to report the failure.
+// Returns the options for comm_open.
+//   config   NULL: it could not be read. The defaults then suffice for all ranks to agree on the failure
 static struct comm_options comm_options_of(const struct config *config) {
     static const enum comm_path paths[] = {[CONFIG_COMM_BACKEND_AUTO] = COMM_PATH_AUTO,
                                            [CONFIG_COMM_BACKEND_NCCL] = COMM_PATH_NCCL,

@@ -1,5 +1,5 @@
-// Library versions are queried at run time, because they may differ from those at compile time.
-// The Makefile sets ZERO_COMMIT ("" without a repository) and ZERO_SOURCES.
+// Library versions are queried at run time, because they may differ from those at compile time. The Makefile
+// sets ZERO_COMMIT ("" without a repository) and ZERO_SOURCES (a checksum).
 #include "cli/version.h"
 
 #include <cjson/cJSON.h>
@@ -38,8 +38,9 @@ static void print_line(const char *name, const char *value) {
 
 // ---- libraries
 
-// Open MPI: "Open MPI v4.1.4, package: ..."; MPICH: "MPICH Version:      4.0.2\n...". MPI allows these calls
-// before MPI_Init.
+// Prints the start of the MPI library's description, which is "Open MPI v4.1.4, package: ..." or
+// "MPICH Version:      4.0.2\n...", and the version of the MPI standard. MPI allows these calls before
+// MPI_Init.
 static void print_mpi(void) {
     char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", value[160];
     int length = 0, version = 0, subversion = 0;
@@ -47,7 +48,7 @@ static void print_mpi(void) {
     MPI_Get_version(&version, &subversion);
     library[strcspn(library, ",\n")] = 0;
     snprintf(value, sizeof value, "%.120s (MPI %d.%d)", library, version, subversion);
-    for (char *c = value; (c = strpbrk(c, "\t ")); c++) { // keep one blank between words
+    for (char *c = value; (c = strpbrk(c, "\t ")); c++) { // replace white space by single spaces
         *c = ' ';
         size_t extra = strspn(c + 1, "\t ");
         memmove(c + 1, c + 1 + extra, strlen(c + 1 + extra) + 1);

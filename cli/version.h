@@ -4,16 +4,17 @@
 
 #define ZERO_VERSION "0.2.0"
 
-// The version and the commit that was built: "0.2.0 (commit 0123456789ab)", with "-dirty" if files differ
-// from the commit; "0.2.0 (unknown commit)" without a repository. Checkpoints record this text.
+// Returns the version and the commit that was built: "0.2.0 (commit 0123456789ab)", with "-dirty" after the
+// commit if files differ from it; "0.2.0 (unknown commit)" without a repository. Checkpoints record this
+// text.
 const char *version_text(void);
 
-// The version, the compiler, and a checksum of the sources and flags. Equal for two builds of the same
-// program, also for different processors.
+// Returns the version, the commit (if known), a checksum of the sources and compiler flags, and the compiler.
+// Equal for two builds of the same program, also for different processors.
 const char *version_build(void);
 
-// Prints the version, then a line each for the compiler, the libraries found at run time, and the GPU
-// architectures compiled in.
+// Prints the version; then one line each for the compiler, every library found at run time, and the GPU
+// architectures that the build contains.
 void version_print(void);
 
 #endif

@@ -22,12 +22,13 @@ bool corpus_next_document(const char **at, const char *end, bool documents, cons
     return true;
 }
 
-// ---- the split
+// ---- splitting a text in two
 
 #define WINDOW_BYTES ((size_t)1 << 20)
 
-// Finds `word` at or after `from`.
-//   at   [out] its offset; the text's length if it does not occur
+// Finds the first `word` that begins at or after `from`.
+//   window   scratch (WINDOW_BYTES)
+//   at       [out] the offset of `word`; the text's length if it does not occur
 static enum status find_word(const struct corpus_bytes *text, uint64_t from, const char *word, size_t length,
                              char *window, uint64_t *at) {
     for (*at = from; text->bytes - *at >= length;) {
@@ -39,13 +40,14 @@ static enum status find_word(const struct corpus_bytes *text, uint64_t from, con
             *at += (uint64_t)(found - window);
             return STATUS_OK;
         }
-        *at += n - (length - 1); // the word may begin in the last bytes of the window
+        *at += n - (length - 1); // the word may begin in the last length - 1 bytes of the window
     }
     *at = text->bytes;
     return STATUS_OK;
 }
 
-// Returns the end of the UTF-8 character that contains the byte before `from`.
+// Finds the first offset at or after `from` at which a UTF-8 character begins; the text's length if there
+// is none.
 static enum status find_character_end(const struct corpus_bytes *text, uint64_t from, uint64_t *at) {
     for (*at = from; *at < text->bytes; ++*at) {
         char byte;
@@ -58,7 +60,7 @@ static enum status find_character_end(const struct corpus_bytes *text, uint64_t 
 
 static enum status find_split(const struct corpus_bytes *text, uint64_t wanted, bool documents, char *window,
                               uint64_t *point) {
-    // Starts one marker's length earlier, so that no marker is cut.
+    // A marker that contains byte `wanted` begins at `from` or later. The split must not cut it in two.
     const uint64_t from = wanted < MARKER_BYTES ? 0 : wanted - MARKER_BYTES + 1;
     if (documents)
         TRY(find_word(text, from, CORPUS_END_OF_TEXT, MARKER_BYTES, window, point));

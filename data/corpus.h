@@ -1,4 +1,4 @@
-// Finds where documents of a text end, and where to split it into training text and a held-out tail.
+// Finds where the documents of a text end, and where to split a text into training and held-out text.
 #ifndef ZERO_DATA_CORPUS_H
 #define ZERO_DATA_CORPUS_H
 
@@ -10,22 +10,27 @@
 
 #define CORPUS_END_OF_TEXT "<|endoftext|>" // GPT-2's marker between documents
 
-// Returns the next document of a text, starting at *at, and moves *at past it and its marker. Returns false
-// at the end. Without `documents`, the whole text is one document.
+// Finds the document that begins at *at, and moves *at past it and past the marker that ends it. Returns
+// false if *at is the end of the text.
 //   end               end of the text
-//   document, bytes   [out] without the marker; may be empty
+//   documents         true: CORPUS_END_OF_TEXT ends a document; false: the rest of the text is one document
+//   document, bytes   [out] the document without the marker; may be empty
 bool corpus_next_document(const char **at, const char *end, bool documents, const char **document,
                           size_t *bytes);
-// The bytes of a text, in memory or in files.
+// Gives access to a text of `bytes` bytes, in memory or in a file. `read` copies n bytes of the text, from
+// `offset` on, to `out`.
 struct corpus_bytes {
-    enum status (*read)(void *context, uint64_t offset, size_t n, char *out); // reads n bytes within `bytes`
-    void *context;
+    enum status (*read)(void *context, uint64_t offset, size_t n, char *out);
+    void *context; // passed to `read`
     uint64_t bytes;
 };
-// Returns where to split a text after about `wanted` bytes. Memory does not grow with the text. The split is
-// - at the end of a document, if `documents` is set and a marker follows
-// - otherwise at the end of the line
-// - within the last line, at the end of a UTF-8 character
+// Finds the offset at which to split a text in two, near offset `wanted`. Memory use does not grow with the
+// text. The first rule that applies decides:
+// - `wanted` is 0, or at least the text's length: the split is at the start or the end of the text.
+// - `documents` is set: the split is before the first CORPUS_END_OF_TEXT that contains byte `wanted` or
+//   follows it, if there is one.
+// - Byte `wanted` is not in the last line: the split is after its line.
+// - In the last line, the split is before the first UTF-8 character that begins at or after `wanted`.
 enum status corpus_split_point(const struct corpus_bytes *text, uint64_t wanted, bool documents,
                                uint64_t *point) MUST_CHECK;
 

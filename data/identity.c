@@ -1,5 +1,5 @@
 // Checksums cover samples instead of whole shards, so that starting a run does not read a terabyte of tokens.
-// Shards that were tokenized again differ nearly everywhere, so samples detect that.
+// Shards that were tokenized again differ nearly everywhere, so samples detect the change.
 #include "data/identity.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #define SAMPLE_TOKENS 2048
 #define N_SAMPLES     8
-#define MOST_NAMED    4 // shards listed in a message
+#define MOST_NAMED    4 // shards or sources listed in a message
 
 void identity_init(struct identity *identity, int n_shards) {
     uint32_t n = (uint32_t)n_shards, per_entry = (n + IDENTITY_MAX_ENTRIES - 1) / IDENTITY_MAX_ENTRIES;
@@ -30,7 +30,8 @@ void identity_copy(struct identity *copy, const struct identity *identity) {
         memcpy(copy->entries, identity->entries, (size_t)identity->n_entries * sizeof *copy->entries);
 }
 
-// The digest is chained, so that it depends on the order.
+// Returns the hash of two numbers, with `digest` as its seed. Adding shards one after the other in this way
+// makes the result depend on their order.
 static uint64_t chain(uint64_t digest, uint64_t tokens, uint64_t checksum) {
     const uint64_t pair[2] = {tokens, checksum};
     return XXH3_64bits_withSeed(pair, sizeof pair, digest);
@@ -90,8 +91,8 @@ static bool same_entry(const struct identity_entry *a, const struct identity_ent
     return a->tokens == b->tokens && a->checksum == b->checksum;
 }
 
-// For each entry of `a`, finds whether `b` has an equal entry: at the same index, or else at any. Each entry
-// of `b` matches once.
+// Returns for each entry of `a` whether `b` has an equal entry: at the same index, or else at any index.
+// Each entry of `b` matches at most one entry of `a`. The caller frees the array.
 static bool *match(const struct identity *a, const struct identity *b) {
     bool *matched = allocate(a->n_entries, sizeof *matched), *taken = allocate(b->n_entries, sizeof *taken);
     for (uint32_t i = 0; i < a->n_entries && i < b->n_entries; i++)
@@ -127,7 +128,7 @@ static void name_entry(struct naming *naming, const struct identity *identity, u
     if (identity->shards_per_entry == 1)
         text_add(naming->out, "%sshard %llu (%s) %s", comma, first, identity->entries[i].name, verb);
     else
-        text_add(naming->out, "%samong shards %llu to %llu (%s, ...) one %s", comma, first,
+        text_add(naming->out, "%sat least one of shards %llu to %llu (%s, ...) %s", comma, first,
                  last < identity->n_shards ? last : identity->n_shards, identity->entries[i].name, verb);
 }
 
@@ -149,12 +150,12 @@ static uint32_t count_sources(const struct identity *identity) {
     return identity->n_sources > 0 ? identity->n_sources : 1;
 }
 
-// Describes identities with the same shards, but other sources or weights.
+// For two identities with the same shards in the same order: appends how their sources differ.
 static void name_sources(const struct identity *before, const struct identity *now, struct text *out) {
     int n_named = 0;
     uint64_t shard = 0;
     if (count_sources(before) != count_sources(now)) {
-        text_add(out, "the shards are in %u source%s instead of %u", count_sources(now),
+        text_add(out, "the shards are divided into %u source%s instead of %u", count_sources(now),
                  count_sources(now) == 1 ? "" : "s", count_sources(before));
         return;
     }

@@ -1,5 +1,5 @@
-// Double buffering: a thread fills one batch while the trainer uses the other. Which sequence goes into which
-// row is computed; no order is stored.
+// Double buffering: a thread fills one batch while the trainer uses the other. The sequence of each row is
+// computed when the row is read; the order of sequences is not stored.
 #include "data/loader.h"
 
 #include <math.h>
@@ -12,11 +12,11 @@
 #include "base/rng.h"
 #include "data/order.h"
 
-#define MOST_OPEN 256
+#define MOST_OPEN 256 // maximum number of shards whose files a loader keeps open
 
-// ---- shards
+// ---- the ring of open shards
 
-// Adds a shard to the ring of open ones. When the ring is full, closes the one opened first.
+// Adds a shard to the ring of open shards. When the ring is full, closes the shard that was opened first.
 static void keep_open(struct sources *sources, int index) {
     int *slot = &sources->open_shards[sources->next_open];
     if (sources->n_open == sources->most_open)
@@ -27,14 +27,15 @@ static void keep_open(struct sources *sources, int index) {
     sources->next_open = (sources->next_open + 1) % sources->most_open;
 }
 
-// Returns the shard with this number, with its file open. May close another shard.
+// Returns the shard with this index. If its file is closed, first adds it to the ring of open shards, which
+// may close another file. The next read then reopens its file.
 static struct shard *sources_shard(struct sources *sources, int index) {
     if (sources->shards[index].descriptor < 0)
         keep_open(sources, index);
     return &sources->shards[index];
 }
 
-// Returns the number of the shard that contains a sequence.
+// Returns the index of the shard that contains a sequence.
 static int sources_find_shard(const struct sources *sources, size_t sequence) {
     int low = 0, high = sources->n_shards;
     while (high - low > 1) {
@@ -47,22 +48,22 @@ static int sources_find_shard(const struct sources *sources, size_t sequence) {
     return low;
 }
 
-// ---- finding
+// ---- finding the shards
 
-// Says how to make or fetch the shards that a config of this repository names, or others.
+// Returns advice for a message: how to fetch or make the shards that a config of this repository names, or
+// how to make shards of other text.
 static const char *how_to_get(const char *option, const char *pattern) {
     if (strstr(pattern, "fineweb"))
         return "scripts/get_data.sh fetches FineWeb's shards (fineweb-10B, ...); or name shards of your own, "
-               "as in "
-               "data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes them)";
+               "as in data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes "
+               "them)";
     if (strstr(pattern, "corpus/kjv"))
         return "scripts/corpus_kjv.sh makes the shards of the King James text; or name shards of your own, "
-               "as in "
-               "data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes them)";
+               "as in data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes "
+               "them)";
     if (strncmp(option, "data.val", strlen("data.val")) == 0)
-        return "leave data.val out for the validation shards beside data.train, or set data.val_split to "
-               "hold "
-               "out a part of data.train";
+        return "leave out data.val to use the validation shards beside data.train, or set data.val_split to "
+               "hold out a part of data.train";
     return "make token shards of a text with ./train tokenize my.txt --tokenizer FILE --out my, then set "
            "data.train='my/train-*.bin'";
 }
@@ -86,7 +87,8 @@ static void name_source(struct source *source, const struct sources_options *opt
     source->name = copy_string(patterns->n_paths > 0 ? patterns->paths[0] : "");
 }
 
-// Finds the paths of all sources, one source after another.
+// Finds the shards of all sources, one source after another.
+//   paths   [out] the shards' paths, in this order
 static enum status find_all(struct sources *sources, const struct sources_options *options,
                             struct file_list *paths) {
     for (int i = 0; i < options->n; i++) {
@@ -99,9 +101,10 @@ static enum status find_all(struct sources *sources, const struct sources_option
     return STATUS_OK;
 }
 
-// ---- opening
+// ---- opening the shards
 
-// An eighth of the process's limit on open files, because a second loader and checkpoints need files too.
+// Returns how many shards a loader keeps open, at most MOST_OPEN. It is an eighth of the process's limit on
+// open files, because a second loader and checkpoints need files too.
 static int most_open_shards(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -141,13 +144,15 @@ static enum status open_shards(struct sources *sources, const struct file_list *
     return STATUS_OK;
 }
 
-// ---- counting
+// ---- counting tokens and sequences
 
 static size_t n_sequences_of(size_t n_tokens, int seq_len) {
     return n_tokens > 0 ? (n_tokens - 1) / (size_t)seq_len : 0;
 }
 
-// Returns how many of n tokens, which begin at token `before` of their source, are before the split.
+// Returns how many of a shard's n tokens are before the split.
+//   split    index of the first held-out token in the source
+//   before   number of tokens in the source's earlier shards
 static size_t tokens_before(size_t split, size_t before, size_t n) {
     return split <= before ? 0 : split - before < n ? split - before : n;
 }
@@ -163,8 +168,10 @@ static bool has_sequence(const struct shard *shards, int n_shards, size_t split,
     return false;
 }
 
-// Finds where the held-out tokens begin. Sequences do not span shards, so the held-out tokens must contain at
-// least one whole sequence. If necessary it is the last one of the last shard that has a sequence to spare.
+// Returns the index of a source's first held-out token; the number of its tokens if none is held out. The
+// held-out tokens must contain a whole sequence, and sequences do not span shards. If the last fraction
+// `held_out` contains none, the split moves back to the last T + 1 tokens of the last shard that has at least
+// T + 1. It does not move if no sequence would be left before it.
 static size_t find_split(const struct shard *shards, int n_shards, const struct sources_options *options) {
     const size_t sequence = (size_t)options->seq_len + 1;
     size_t total = 0;
@@ -181,8 +188,7 @@ static size_t find_split(const struct shard *shards, int n_shards, const struct 
     return split;
 }
 
-// Restricts each shard to its tokens on the wanted side of the split. The last `held_out` of a source's
-// tokens, in the order of its shards, are held out.
+// Restricts the shards of a source to its held-out tokens (of_held_out) or to the tokens before them.
 static void select_part(struct shard *shards, int n_shards, const struct sources_options *options) {
     const size_t split = find_split(shards, n_shards, options);
     size_t before = 0;
@@ -199,8 +205,8 @@ static enum status check_size(const struct sources *sources, const struct source
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
-        "%s: %d shard%s of %zu tokens hold%s no sequence of train.seq_len %d + 1 tokens; add data, or lower "
-        "train.seq_len",
+        "%s: %d shard%s of %zu tokens hold%s no sequence of %d + 1 tokens (train.seq_len + 1); add data, or "
+        "lower train.seq_len",
         source->option, source->n_shards, source->n_shards == 1 ? "" : "s", source->n_tokens,
         source->n_shards == 1 ? "s" : "", sources->seq_len);
 }
@@ -220,7 +226,7 @@ static enum status count_source(struct sources *sources, struct source *source,
     return check_size(sources, source);
 }
 
-// Sets the shares of the sources. The sources of a mixture are part of its identity; a single source is not.
+// Sets the shares of the sources. In a mixture, also adds the sources to the identity.
 static void set_shares(struct sources *sources, const struct sources_options *options) {
     double total = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -274,13 +280,15 @@ void sources_free(struct sources *sources) {
     *sources = (struct sources){0};
 }
 
+// A micro-batch of this rank, and whether it has been read yet.
 struct prefetch {
     int64_t step;
-    uint64_t begin; // the step's first row in the order
+    uint64_t begin; // index of the step's first row in the order of sequences
     int first_row;
     bool filled;
-    // The first token outside the vocabulary, if any. Reported only when the batch is requested, because a
-    // prefetched batch may never be.
+    // The first token outside the vocabulary: its shard (NULL: there is none), its index in the shard's
+    // file, and its id. It is reported only when the batch is requested, because a prefetched batch may
+    // never be requested.
     const struct shard *bad_shard;
     size_t bad_token;
     uint32_t bad_value;
@@ -293,30 +301,34 @@ struct loader {
     struct loader_options options;
     struct sources sources;
     struct mixture mixture;
-    int64_t first_step;     // where the order of sequences begins
-    int spread_source;      // loader_spread: the only source; -1: rows come from all sources of the mixture
-    size_t n_spread;        // sequences of spread_source; 0 without
+    int64_t first_step;     // step at which the order of sequences begins
+    int spread_source;      // the source that loader_spread chose for all rows; -1: it was not called
+    size_t n_spread;        // number of sequences that loader_spread chose; 0: it was not called
     int32_t *row;           // (T + 1) tokens of a sequence, as read
-    int32_t document_start; // -1: every sequence is one document
+    int32_t document_start; // token that begins a document; -1: every sequence is one document
 
     struct prefetch batches[2];
     int current; // index of the batch that the caller uses
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool running, wanted, stopping; // wanted: the thread must fill batches[1 - current]
+    bool running;  // the thread has been started
+    bool wanted;   // the thread must fill batches[1 - current]
+    bool stopping; // the thread must end
 };
 
 // ---- from rows to tokens
 
-// The seed of a source's orders. The first source has the orders of data with a single source.
+// Returns the seed of a source's shuffled order. Source 0 has the loader's seed, so its order is the same
+// as without other sources.
 static uint64_t seed_of(const struct loader *loader, int source) {
     return loader->options.seed + (uint64_t)source * 0xD1B54A32D192ED03u;
 }
 
-// How many tokens an epoch shifts a shard's sequences: at most the tokens left over at the shard's end, so
-// that no sequence is lost.
-//   index   index of the shard within its source
+// Returns by how many tokens an epoch shifts a shard's sequences: at most T - 1, and at most the tokens
+// left over at the shard's end, so that no sequence is lost.
+//   n_sequences   number of sequences in the shard
+//   index         index of the shard within its source
 static size_t epoch_shift(const struct loader *loader, const struct shard *shard, size_t n_sequences,
                           int index, uint64_t epoch, uint64_t seed) {
     size_t T = (size_t)loader->options.seq_len;
@@ -325,8 +337,9 @@ static size_t epoch_shift(const struct loader *loader, const struct shard *shard
                      (slack < T - 1 ? slack : T - 1) + 1);
 }
 
-// Finds the sequence for a row of a source: its shard, and its first token there.
-//   row   number of the row among all rows of the run that come from this source
+// Finds the sequence of a row of source `which`. Returns the shard that contains the sequence.
+//   row     index of the row among those of this source, from the start of the order
+//   start   [out] index of the sequence's first token in the shard's range in use
 static struct shard *locate_in_source(struct loader *loader, int which, uint64_t row, size_t *start) {
     struct sources *sources = &loader->sources;
     const struct source *source = &sources->list[which];
@@ -334,7 +347,7 @@ static struct shard *locate_in_source(struct loader *loader, int which, uint64_t
                  n_rows = loader->n_spread ? loader->n_spread : n_sequences;
     const uint64_t epoch = row / n_rows, seed = seed_of(loader, which);
     size_t sequence = row % n_rows;
-    if (n_rows < n_sequences) // sequence n_sequences / n_rows, in two parts so that the product stays small
+    if (n_rows < n_sequences) // sequence * n_sequences / n_rows, as two terms that do not overflow
         sequence = n_sequences / n_rows * sequence + n_sequences % n_rows * sequence / n_rows;
     if (loader->options.shuffle)
         sequence = permutation_at(seed, epoch, n_sequences, sequence);
@@ -348,7 +361,9 @@ static struct shard *locate_in_source(struct loader *loader, int which, uint64_t
     return shard;
 }
 
-// Finds the sequence for a row of the batches, counted from the start of the run.
+// Finds the sequence of a row. Returns the shard that contains the sequence.
+//   row     index of the row, over all sources, from the start of the order
+//   start   [out] index of the sequence's first token in the shard's range in use
 static struct shard *locate_row(struct loader *loader, uint64_t row, size_t *start) {
     if (loader->spread_source >= 0)
         return locate_in_source(loader, loader->spread_source, row, start);
@@ -380,12 +395,12 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
     batch->bad_value = (uint32_t)row[bad];
 }
 
-// Whether a row, counted from the start of the run, is beyond the sequences of loader_spread.
+// True if a row, counted from the start of the order, is beyond the sequences that loader_spread chose.
 static bool is_padding(const struct loader *loader, uint64_t row) {
     return loader->n_spread > 0 && row >= loader->n_spread;
 }
 
-// Computes the weights of the targets of a row, whose tokens are in loader->row.
+// Computes the weights (T) of a row's targets. The row's tokens must be in loader->row.
 static void weigh_row(const struct loader *loader, uint64_t row, float *weights) {
     const bool padding = is_padding(loader, row);
     const int T = loader->options.seq_len;
@@ -396,7 +411,7 @@ static void weigh_row(const struct loader *loader, uint64_t row, float *weights)
             weights[t] = padding ? 0 : 1;
 }
 
-// The number of rows before a step, in the current order.
+// Returns the number of rows from the start of the order of sequences to the start of `step`.
 static uint64_t rows_before(const struct loader *loader, int64_t step) {
     const struct loader_options *options = &loader->options;
     const int64_t first = loader->first_step, steps = step > first ? step - first : 0;
@@ -405,9 +420,9 @@ static uint64_t rows_before(const struct loader *loader, int64_t step) {
                                 : (uint64_t)steps * (uint64_t)options->batch_size;
 }
 
-// Fills a batch.
-//   ahead   prefetching: a failure is not recorded, because the batch may never be requested. The batch stays
-//           unfilled, and a request for it reads it again
+// Reads the rows of a micro-batch from the shards. Its members `begin` and `first_row` say which rows.
+//   ahead   true for prefetching: if reading fails, no failure is recorded, because the batch may never be
+//           requested. The batch stays unfilled; if it is requested, loader_batch reads it again
 static enum status fill_batch(struct loader *loader, struct prefetch *batch, bool ahead) {
     const size_t T = (size_t)loader->options.seq_len, n = T + 1;
     batch->bad_shard = NULL;
@@ -438,7 +453,7 @@ static enum status check_batch(const struct loader *loader, const struct prefetc
                 batch->bad_shard->path, batch->bad_token, batch->bad_value, vocab_size, vocab_size - 1);
 }
 
-// ---- the thread
+// ---- prefetching
 
 static void *read_ahead(void *argument) {
     struct loader *loader = argument;
@@ -449,8 +464,8 @@ static void *read_ahead(void *argument) {
             continue;
         }
         struct prefetch *batch = &loader->batches[1 - loader->current];
-        pthread_mutex_unlock(
-            &loader->lock); // loader_batch waits until wanted is false before it uses this batch
+        // Filling needs no lock: the other functions do not touch this batch until `wanted` is false.
+        pthread_mutex_unlock(&loader->lock);
         (void)fill_batch(loader, batch, true);
         pthread_mutex_lock(&loader->lock);
         loader->wanted = false;
@@ -467,7 +482,8 @@ static int64_t batch_of(const struct loader *loader, int64_t step) {
                                 : options->batch_size;
 }
 
-// Sets the batch to prefetch after this one: the next rows of the step, or the first rows of the next step.
+// Sets what to prefetch into `next` after batch `now`: this rank's next micro-batch of the same step. After
+// the step's last one, it is the first micro-batch of this rank's next step (step_stride steps later).
 static void expect_next(const struct loader *loader, const struct prefetch *now, struct prefetch *next) {
     const struct loader_options *options = &loader->options;
     int row = now->first_row + options->row_stride;
@@ -478,7 +494,7 @@ static void expect_next(const struct loader *loader, const struct prefetch *now,
     next->filled = false;
 }
 
-// Takes the lock once the thread is idle.
+// Waits until the prefetching thread is idle, and takes the lock.
 static void lock_idle(struct loader *loader) {
     pthread_mutex_lock(&loader->lock);
     while (loader->wanted)
@@ -518,7 +534,7 @@ bool loader_is_weighted(const struct loader *loader) {
     return loader->options.weigh != NULL;
 }
 
-// Adds the weights of the B rows from `row` on to *sum.
+// Adds the weights of the targets of rows [row, row + B) to *sum. Rows count from the start of the order.
 //   weights   scratch (T)
 static enum status add_weights(struct loader *loader, uint64_t row, float *weights, double *sum) {
     const size_t T = (size_t)loader->options.seq_len;
@@ -548,7 +564,7 @@ enum status loader_sum_weights(struct loader *loader, int64_t step, double *sum)
     return status;
 }
 
-// ---- opening
+// ---- opening the loader
 
 static enum status start_thread(struct loader *loader) {
     const size_t n = (size_t)loader->options.micro_batch_size * (size_t)loader->options.seq_len;
@@ -590,7 +606,7 @@ enum status loader_new(const struct loader_options *options, struct loader **out
         init_mixture(loader);
     if (status == STATUS_OK)
         status = start_thread(loader);
-    loader->options.sources = (struct sources_options){0}; // owned by the caller; not used again
+    loader->options.sources = (struct sources_options){0}; // its pointers are valid only during this call
     if (status != STATUS_OK) {
         loader_delete(loader);
         return status;
@@ -646,7 +662,7 @@ void loader_spread(struct loader *loader, int source, size_t n) {
     lock_idle(loader);
     loader->spread_source = source;
     loader->n_spread = n > 0 && n < all ? n : all;
-    loader->batches[1 - loader->current].filled = false; // prefetched under the old rule
+    loader->batches[1 - loader->current].filled = false; // it was filled with rows of the old order
     pthread_mutex_unlock(&loader->lock);
 }
 

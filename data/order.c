@@ -7,7 +7,7 @@
 
 __extension__ typedef unsigned __int128 uint128;
 
-// A node of the tree: sources [low, high), divided at `middle`.
+// A node of the tree. Its left subtree has sources [low, middle), its right subtree [middle, high).
 struct node {
     int low, middle, high;
 };
@@ -73,7 +73,7 @@ uint64_t mixture_count(const struct mixture *mixture, int source, uint64_t n_row
     return n_rows;
 }
 
-// ---- the permutation: six rounds, each keyed by Philox of (epoch, round, half)
+// ---- the permutation: a Feistel network of six rounds, with Philox as the round function
 
 #define ROUNDS 6
 
@@ -86,7 +86,7 @@ size_t permutation_at(uint64_t seed, uint64_t epoch, size_t n, size_t i) {
         uint64_t left = value >> half_bits, right = value & mask;
         for (uint64_t round = 0; round < ROUNDS; round++) {
             uint32_t word[4];
-            // Seed and epoch are the key; the right half and the round are the counter.
+            // The key of rng_block is made of seed and epoch; its counter, of the round and the right half.
             rng_block(seed ^ (epoch * 0x9E3779B97F4A7C15u), RNG_STREAM_SHUFFLE, round << 32 | right, word);
             uint64_t next = left ^ (word[0] & mask);
             left = right;

@@ -23,7 +23,7 @@ static enum status read_failed(const struct shard *shard, int error) {
     return FAIL(STATUS_FAILED, "cannot read %s: %s", shard->path, strerror(error));
 }
 
-// Words of the header.
+// Indices of the words (int32) of the header.
 enum {
     WORD_MAGIC,
     WORD_VERSION,
@@ -32,12 +32,12 @@ enum {
     WORD_TOKENIZER_IDS,
     WORD_TOKENIZER_CHECKSUM,  // 2 words
     WORD_TOKENIZER_START = 7, // 1 + the id that begins a document; 0: the last id
-    WORD_TOKENIZER_NAME = 8,  // TOKENIZER_NAME_BYTES
+    WORD_TOKENIZER_NAME = 8,  // TOKENIZER_NAME_BYTES bytes
     N_WORDS = WORD_TOKENIZER_NAME + TOKENIZER_NAME_BYTES / 4
 };
 
-// Reads the tokenizer's identity. Values that shard_writer_commit would not write count as not recorded,
-// because other programs may use these words.
+// Reads the tokenizer's identity from the header. Leaves *tokenizer unchanged if the words have values that
+// shard_writer_commit does not write: other programs may use these words.
 static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_identity *tokenizer) {
     const int32_t n_ids = header[WORD_TOKENIZER_IDS], start = header[WORD_TOKENIZER_START];
     if (header[WORD_TOKENIZER_MAGIC] != SHARD_TOKENIZER_MAGIC || n_ids <= 0 || n_ids > TOKENIZER_MAX_IDS ||
@@ -53,8 +53,11 @@ static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_ident
         *tokenizer = found;
 }
 
-// Refuses a file that is not a shard, and names its kind. A file of unknown kind may be token ids without a
-// header.
+// Records the failure for a file that is not a shard. If the file's kind is known, the message names it;
+// otherwise it describes the expected header. For a file of even size, it also says how to convert 2-byte
+// tokens without a header.
+//   start   (n) the file's first bytes
+//   bytes   size of the file
 static enum status refuse_start(const struct shard *shard, const char *start, size_t n, size_t bytes) {
     char size[32], more[48];
     const enum file_kind kind = file_kind_of(start, n);
@@ -68,15 +71,16 @@ static enum status refuse_start(const struct shard *shard, const char *start, si
                     "%s has %zu bytes, expected a token shard: a header of %d bytes, then tokens",
                     shard->path, bytes, SHARD_HEADER_BYTES);
     if (bytes % sizeof(uint16_t) != 0)
-        return FAIL(STATUS_INVALID,
-                    "%s is not a token shard: it starts with %d, expected %d. Make shards from text with "
-                    "./train tokenize",
-                    shard->path, magic, SHARD_MAGIC);
+        return FAIL(
+            STATUS_INVALID,
+            "%s is not a token shard: it starts with the number %d, expected %d. Make shards from text with "
+            "./train tokenize",
+            shard->path, magic, SHARD_MAGIC);
     return FAIL(
         STATUS_INVALID,
-        "%s is not a token shard: it starts with %d, expected %d. Make shards from text with ./train "
-        "tokenize; if it holds 2-byte tokens without a header, as nanoGPT's .bin files do, convert it "
-        "with ./train tokenize --raw %s --out DIR",
+        "%s is not a token shard: it starts with the number %d, expected %d. Make shards from text with "
+        "./train tokenize; if it holds 2-byte tokens without a header, as nanoGPT's .bin files do, convert "
+        "it with ./train tokenize --raw %s --out DIR",
         shard->path, magic, SHARD_MAGIC, shard->path);
 }
 
@@ -84,7 +88,7 @@ static bool is_magic(int32_t magic) {
     return magic == SHARD_MAGIC || magic == SHARD_MAGIC_32;
 }
 
-// Reads the header. Refuses files without one.
+// Reads the first N_WORDS words of the header. STATUS_INVALID: the file does not start with a header.
 static enum status read_header(const struct shard *shard, size_t bytes, int32_t header[N_WORDS]) {
     char start[FILE_KIND_START_BYTES];
     const size_t n = bytes < sizeof start ? bytes : sizeof start;
@@ -109,7 +113,8 @@ static enum status check_header(struct shard *shard, size_t bytes) {
     const int32_t version = is_32 ? SHARD_VERSION_32 : SHARD_VERSION;
     shard->token_bytes = is_32 ? sizeof(uint32_t) : sizeof(uint16_t);
     if (header[WORD_VERSION] != version)
-        return FAIL(STATUS_INVALID, "%s is a token shard with ids of %zu bytes and version %d, expected %d",
+        return FAIL(STATUS_INVALID,
+                    "%s is a token shard with ids of %zu bytes and version %d, expected version %d",
                     shard->path, shard->token_bytes, header[WORD_VERSION], version);
     const int64_t found = (int64_t)(bytes - SHARD_HEADER_BYTES),
                   expected = (int64_t)header[WORD_TOKENS] * (int64_t)shard->token_bytes;
@@ -150,7 +155,8 @@ bool shard_is_file(const char *path) {
     return is_shard;
 }
 
-// Reopens a released file. Another file may have replaced it meanwhile.
+// Reopens a released file. Another file may have replaced it, so checks that it is long enough for the range
+// in use. Returns 0, an errno, or FILE_READ_SHORT if it is too short.
 static int open_again(struct shard *shard) {
     struct stat info;
     shard->descriptor = open(shard->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -170,8 +176,8 @@ static int read_stored(struct shard *shard, size_t first, size_t n, void *bytes)
                                 n * shard->token_bytes, bytes);
 }
 
-// Tokens of 2 bytes are read into the second half of the array, then converted from its start on. Each token
-// is read before its bytes are overwritten.
+// Reads tokens as int32. Tokens of 2 bytes are first read into the second half of `tokens`. A loop then
+// upcasts them from first to last, and so reads each token before it overwrites the token's bytes.
 static int read_tokens(struct shard *shard, size_t first, size_t n, int32_t *tokens) {
     if (shard->token_bytes == sizeof *tokens)
         return read_stored(shard, first, n, tokens);
@@ -206,7 +212,7 @@ void shard_release(struct shard *shard) {
 }
 
 void shard_close(struct shard *shard) {
-    if (shard->path) // a zero-initialized shard has no file
+    if (shard->path) // a zero-initialized shard has no file, although its descriptor is 0
         shard_release(shard);
     free(shard->path);
     *shard = (struct shard){.descriptor = -1};
@@ -270,9 +276,9 @@ void shard_writer_discard(struct shard_writer *writer) {
     file_discard(&writer->file);
 }
 
-// ---- meta.json, which ./train tokenize writes with its shards: how they were made
+// ---- meta.json: ./train tokenize writes it beside its shards, and records in it how they were made
 
-// True if `path` is the expected tokenizer. False if it cannot be read.
+// True if the tokenizer at `path` is the expected one. False if it cannot be read.
 static bool is_tokenizer(const char *path, const struct tokenizer_identity *expected) {
     struct tokenizer *tokenizer = NULL;
     if (strcmp(path, "bytes") != 0 && !file_exists(path))

@@ -10,7 +10,8 @@
 #include "base/parallel.h"
 #include "infer/release.h"
 
-// Up to this many rows, a CPU product gives each row the same bits (kernels/cpu/isa/skinny_gemm.c).
+// Up to this number of rows, each row of a CPU matrix product is bit for bit the same for any number of
+// rows (kernels/cpu/isa/skinny_gemm.c).
 #define CPU_STEP_ROWS 32
 
 struct slot {
@@ -18,25 +19,27 @@ struct slot {
     const struct text_options *options;
     struct text_events events;
     int64_t n_drawn;
-    struct token_list context; // the last tokens of prompt and text
-    size_t n_new;              // how many of the last are not yet processed by the generator
-    size_t offset;             // bytes of the text so far (struct text_token)
+    struct token_list context; // the tokens of prompt and text
+    size_t n_new;              // the last n_new tokens of `context` are not yet in the generator's cache
+    size_t offset;             // text_token.offset of the token that tell_token reports next
     struct release release;
 };
 
 struct batch {
     struct batch_options options;
-    int n_texts, n_drawable, next_prompt; // next_prompt: the slot whose prompt is processed first
-    struct slot *slots;                   // (sequences)
-    // The rows of a step, (step_rows) each:
+    int n_texts;
+    int n_drawable;     // only ids below this are drawn: those that both the tokenizer and the model have
+    int next_prompt;    // index of the slot whose prompt the next step processes first
+    struct slot *slots; // (sequences)
+    // (step_rows) One element for each text that the current pass of the model decodes:
     int *sequences;
     int32_t *tokens;
     uint64_t *counters;
     struct sampling *sampling;
     struct logprobs *logprobs;
     float *logits;    // (step_rows, vocab_size); like the next two, empty without host_logits
-    float *penalized; // (vocab_size)
-    uint8_t *seen;    // (vocab_size)
+    float *penalized; // (vocab_size) the logits of one row, with the repetition penalty
+    uint8_t *seen;    // (vocab_size) scratch of penalize_repetition
 };
 
 int batch_step_rows(const struct device *device, int sequences) {
@@ -97,12 +100,12 @@ size_t batch_n_cached(const struct batch *batch) {
     return n;
 }
 
-// Returns the logits of a row of the last step.
+// Returns the logits of a row of the last pass. They are set only if use_logits read this row.
 static float *logits_of(const struct batch *batch, int row) {
     return batch->logits + (size_t)row * (size_t)batch->options.vocab_size;
 }
 
-// ---- joining and leaving
+// ---- texts join and leave the batch
 
 int batch_add(struct batch *batch, const int32_t *prompt, size_t n, const struct text_options *options,
               struct text_events events) {
@@ -138,20 +141,21 @@ static enum status end_text(struct batch *batch, struct slot *slot, enum text_en
     return slot->events.end(slot->events.context, why);
 }
 
-// ---- tokens
+// ---- passing tokens to the callbacks
 
 bool text_token_is_shown(const struct text_token *token, size_t text_bytes) {
     return token->offset + (token->n_bytes > 0) <= text_bytes;
 }
 
-// Returns the bytes that the context's token `at` adds to the text.
+// Returns the bytes that the token slot->context.ids[at] adds to the text.
 static const char *shown_bytes(const struct batch *batch, const struct slot *slot, size_t at, size_t *n) {
     const int32_t *ids = slot->context.ids;
     return tokenizer_shown_bytes(batch->options.tokenizer, at > 0 ? ids[at - 1] : -1, ids[at], n);
 }
 
-// Reports the context's token `at` to the caller's `token` event.
-//   row   the row with the logits before the token; -1: no log-probabilities
+// Passes the token slot->context.ids[at] to the callback slot->events.token, if there is one.
+//   of_prompt   the token belongs to the prompt
+//   row         the row whose logits predict the token; -1: report no log-probabilities
 static enum status tell_token(const struct batch *batch, struct slot *slot, size_t at, bool of_prompt,
                               int row) {
     struct text_token token = {.id = slot->context.ids[at],
@@ -160,7 +164,7 @@ static enum status tell_token(const struct batch *batch, struct slot *slot, size
                                .has_logprobs = row >= 0};
     shown_bytes(batch, slot, at, &token.n_bytes);
     if (!of_prompt && tokenizer_is_end(batch->options.tokenizer, token.id))
-        token.n_bytes = 0; // an end-of-text token may have text, such as "\n"
+        token.n_bytes = 0; // a generated end-of-text adds nothing, even if its token has text, such as "\n"
     slot->offset += token.n_bytes;
     if (!slot->events.token)
         return STATUS_OK;
@@ -173,9 +177,10 @@ static enum status tell_token(const struct batch *batch, struct slot *slot, size
     return slot->events.token(slot->events.context, &token);
 }
 
-// ---- prompts
+// ---- processing prompts
 
-// True while log-probabilities of prompt tokens are still to be computed.
+// True while `decode` reads the text's prompt token by token, for the log-probabilities of the prompt.
+// False once the first new token is drawn.
 static bool reads_prompt(const struct slot *slot) {
     return slot->options->prompt_logprobs && slot->n_drawn == 0;
 }
@@ -185,8 +190,11 @@ static bool is_done(const struct slot *slot) {
     return slot->options->n_tokens == 0 && (!reads_prompt(slot) || slot->n_new <= 1);
 }
 
-// Processes a text's new tokens except the last, which the step processes. When the context is full, starts a
-// new one from its last half.
+// Adds the last n_new tokens of a text to the generator's cache, as far as the budget allows. The very last
+// token is left to `decode`. While the text needs log-probabilities of its prompt, `decode` adds all
+// tokens, and this function adds none. If the cache has no room for the n_new tokens, it is emptied, and
+// n_new becomes half of the positions, or the whole text if that is shorter.
+//   budget   [in,out] number of prompt tokens that this step may still process
 static enum status process_prompt(struct batch *batch, int sequence, size_t *budget) {
     const struct batch_options *options = &batch->options;
     struct slot *slot = &batch->slots[sequence];
@@ -210,7 +218,8 @@ static enum status process_prompt(struct batch *batch, int sequence, size_t *bud
     return STATUS_OK;
 }
 
-// Takes turns among the texts, so that no prompt waits for several long ones.
+// Processes the prompts of all texts, up to the step's limit (batch_options.prompt_tokens). Texts take
+// turns in being the first, so that no prompt waits for several long ones.
 static enum status process_prompts(struct batch *batch) {
     int n = batch->options.sequences, first = batch->next_prompt;
     size_t budget = batch->options.prompt_tokens > 0 ? (size_t)batch->options.prompt_tokens : SIZE_MAX;
@@ -233,9 +242,9 @@ static enum status process_prompts(struct batch *batch) {
     return STATUS_OK;
 }
 
-// ---- what a step computed
+// ---- results of a decoding pass
 
-// Takes the logits of a row, which follow the prompt's token `at`.
+// Reports the prompt's token that follows the decoded one, with its log-probability from the row's logits.
 static enum status take_prompt_token(struct batch *batch, struct slot *slot, int row) {
     size_t at = slot->context.n - slot->n_new;
     slot->n_new--;
@@ -243,7 +252,8 @@ static enum status take_prompt_token(struct batch *batch, struct slot *slot, int
     return is_done(slot) ? end_text(batch, slot, TEXT_LENGTH) : STATUS_OK;
 }
 
-// True if the token is a control token whose name is a stop string. The text shows nothing of such a token.
+// True if the token is a control token whose name is a stop string. Such a token adds no bytes to the text,
+// so struct release cannot find it.
 static bool is_stop(const struct batch *batch, const struct slot *slot, int32_t id) {
     const struct tokenizer *tokenizer = batch->options.tokenizer;
     size_t n;
@@ -274,7 +284,7 @@ static enum status take_token(struct batch *batch, struct slot *slot, int row) {
     return slot->n_drawn == slot->options->n_tokens ? end_text(batch, slot, TEXT_LENGTH) : STATUS_OK;
 }
 
-// ---- a step
+// ---- one step of the batch
 
 static bool penalizes(const struct slot *slot) {
     return slot->options->repetition_penalty != 1;
@@ -301,8 +311,9 @@ static void logprobs_part(const void *context, int part, int n_parts) {
     }
 }
 
-// Computes log-probabilities from the model's own logits. The repetition penalty only changes the logits that
-// tokens are drawn from.
+// Reads the logits of the rows that need them on the host. Applies the repetition penalty to the generator's
+// logits, from which tokens are drawn. Log-probabilities are computed from the logits without the penalty.
+//   n   number of rows
 static enum status use_logits(struct batch *batch, int n) {
     const struct batch_options *options = &batch->options;
     size_t bytes = (size_t)options->vocab_size * sizeof *batch->logits;
@@ -325,7 +336,9 @@ static enum status use_logits(struct batch *batch, int n) {
     return STATUS_OK;
 }
 
-// Decodes one token for each row listed in batch->sequences.
+// Decodes one token of each of the first n sequences in batch->sequences, in one pass of the model. Passes
+// the results to the callbacks of the texts.
+//   n_drawn   [in,out] the number of new tokens is added
 static enum status decode(struct batch *batch, int n, int *n_drawn) {
     const struct batch_options *options = &batch->options;
     for (int row = 0; row < n; row++) {

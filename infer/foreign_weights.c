@@ -1,5 +1,5 @@
-// See infer/foreign_weights.h. The formats: PEFT's save_pretrained; DeepSpeed's save_checkpoint and
-// ds_to_universal.py (0.19.8).
+// Recognizes the files that PEFT's save_pretrained writes, and those that save_checkpoint and
+// ds_to_universal.py of DeepSpeed 0.19.8 write.
 #include "infer/foreign_weights.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include "base/file.h"
 #include "base/text.h"
 
-// Returns the last file below a folder that matches, as a new string, or NULL.
+// Returns the path of the last file in a folder (in order of their names) that matches a glob pattern, to be
+// freed; NULL if none matches.
 static char *last_match(const char *folder, const char *pattern) {
     struct file_list list = {0};
     char *whole = file_path("%s/%s", folder, pattern), *found = NULL;
@@ -22,20 +23,22 @@ static char *last_match(const char *folder, const char *pattern) {
     return found;
 }
 
+// The start and the end of a Python command that saves tensors as NEW/model.safetensors.
 #define SAVE                                                                                                 \
     "-c 'import os, torch; from safetensors.torch import save_file; os.makedirs(\"NEW\"); save_file({name: "
 #define SAVED "}, \"NEW/model.safetensors\")'"
 
 // Refuses a DeepSpeed checkpoint, with the command to convert it.
-//   states   "FOLDER/TAG/mp_rank_00_model_states.pt", one of the ranks' files; without ZeRO it has all
+//   path     what the user named, for the message
+//   folder   the folder of all checkpoints, with a file `latest`; or the folder of one checkpoint (TAG)
+//   states   a file of model states, such as FOLDER/TAG/mp_rank_00_model_states.pt; without ZeRO it has all
 //            weights
-// The file `latest` in FOLDER contains a tag.
 static enum status refuse_deepspeed(const char *path, const char *folder, const char *states) {
     char *tag = file_path("%.*s", (int)(strrchr(states, '/') - states), states),
          *universal = last_match(tag, "zero/*/fp32.pt"), *shard = last_match(tag, "*_optim_states.pt"),
          *latest = last_match(folder, "latest");
     struct text command = {0};
-    if (universal) // in stage 3 these files have no shapes
+    if (universal) // in stage 3, fp32.pt is flat, so the command takes the shapes from `states`
         text_add(
             &command,
             SAVE
@@ -54,7 +57,7 @@ static enum status refuse_deepspeed(const char *path, const char *folder, const 
                  states);
     enum status status = FAIL(
         STATUS_INVALID,
-        "%s holds a %scheckpoint of DeepSpeed, which is not read here. Convert it once: python3 %s, copy "
+        "%s holds a %scheckpoint of DeepSpeed, which train does not read. Convert it once: python3 %s, copy "
         "the model's config.json and tokenizer into NEW, then use the folder NEW",
         path, universal ? "universal " : "", command.data);
     text_free(&command);
@@ -77,7 +80,7 @@ enum status foreign_weights_refuse(const char *path) {
     enum status status = STATUS_OK;
     if (!states)
         states = last_match(folder, "*/*_model_states.pt");
-    if (adapter) // an adapter modifies another model
+    if (adapter) // an adapter has only changes to the weights of another model
         status = FAIL(
             STATUS_INVALID,
             "%s holds an adapter (PEFT), expected a whole model. Merge it into its model once: python3 -c "

@@ -1,4 +1,4 @@
-// Sums are accumulated in double, in token order.
+// logprobs_of adds up exp(logit - largest logit) in double, in order of token ids.
 #include "infer/logprobs.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// The held bytes are at most as long as a stop string and a token, so plain searches are fast enough.
+// At most as many bytes are held as one stop string and one token have, so plain searches are fast enough.
 #include "infer/release.h"
 
 #include <string.h>
@@ -13,7 +13,8 @@ void release_free(struct release *release) {
     text_free(&release->held);
 }
 
-// Finds where the text is cut, if a stop string ends within the held bytes.
+// Returns true if the held bytes contain a stop string.
+//   cut   [out] if so, the number of held bytes before the stop string that ends the text
 static bool find_stop(const struct release *release, size_t *cut) {
     const char *data = release->held.data;
     size_t first_end = release->held.length + 1;
@@ -31,7 +32,7 @@ static bool find_stop(const struct release *release, size_t *cut) {
     return first_end <= release->held.length;
 }
 
-// Returns how many bytes at the end are the beginning of a stop string.
+// Returns the length of the longest end of release->held that is the start of a stop string; 0: none is.
 static size_t stop_prefix(const struct release *release) {
     size_t longest = 0;
     for (int i = 0; i < release->n_stops; i++) {
@@ -44,13 +45,13 @@ static size_t stop_prefix(const struct release *release) {
     return longest;
 }
 
-// Returns the length of the UTF-8 character that starts with this byte; 1 if the byte starts no longer
-// character.
+// Returns the length in bytes of the UTF-8 character that begins with `first`, as its leading bits state
+// it; 1 for ASCII and continuation bytes.
 static size_t character_length(unsigned char first) {
     return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
 }
 
-// Returns how many bytes at the end are an incomplete character.
+// Returns how many bytes at the end of `held` are an incomplete UTF-8 character.
 static size_t incomplete_character(const struct text *held) {
     for (size_t n = 1; n < LONGEST_CHARACTER && n <= held->length; n++) {
         unsigned char byte = (unsigned char)held->data[held->length - n];

@@ -1,4 +1,5 @@
-// Adds the texts to a batch. The output of a text is held back until all earlier texts are complete.
+// The texts are generated in a batch, where they end in any order. To show them in order, the output of
+// each is held back until all earlier texts are complete.
 #include "infer/sample.h"
 
 #include <stdlib.h>
@@ -8,13 +9,13 @@
 
 struct sampler;
 
-// A text that has begun. Its output is held back until all earlier texts are complete.
+// A text that has been added to the batch and not yet shown completely.
 struct sample_text {
     struct sampler *sampler;
     int64_t index;
     struct text_options options;
-    struct text held;
-    struct text_token *tokens; // held back
+    struct text held;          // the bytes held back
+    struct text_token *tokens; // (n_tokens) the tokens held back
     size_t n_tokens, capacity;
     bool complete;
     enum text_end why;
@@ -23,8 +24,9 @@ struct sample_text {
 struct sampler {
     const struct sample_request *request;
     struct batch *batch;
-    int64_t n_texts, n_begun, n_shown; // n_begun: added to the batch; n_shown: shown completely
-    struct sample_text **texts;        // (n_texts); NULL before a text begins and once it was shown
+    int64_t n_texts;
+    int64_t n_begun, n_shown;   // number of texts added to the batch, and of texts shown completely
+    struct sample_text **texts; // (n_texts) NULL before a text begins, and after it is shown completely
 };
 
 static void text_delete(struct sample_text *text) {
@@ -35,7 +37,7 @@ static void text_delete(struct sample_text *text) {
     free(text);
 }
 
-// ---- output
+// ---- showing the texts in order
 
 static enum status begin_showing(struct sampler *sampler) {
     const struct sample_request *request = sampler->request;
@@ -70,7 +72,7 @@ static enum status add_token(void *context, const struct text_token *token) {
     return STATUS_OK;
 }
 
-// Shows the held-back output of the next text in order.
+// Shows the output that was held back for a text, now that all earlier texts are complete.
 static enum status show_held(const struct sample_request *request, struct sample_text *text) {
     for (size_t i = 0; i < text->n_tokens; i++)
         TRY(request->token(request->context, &text->tokens[i]));
@@ -102,7 +104,7 @@ static enum status end_text(void *context, enum text_end why) {
     return STATUS_OK;
 }
 
-// ---- texts
+// ---- generating the texts
 
 static void begin_text(struct sampler *sampler) {
     const struct sample_request *request = sampler->request;

@@ -1,4 +1,4 @@
-// Weights are read as fp32, chunk by chunk, and converted to the run's compute dtype.
+// Weights are read as fp32, chunk by chunk, and converted on the device to the compute dtype (session->type).
 #include "infer/session.h"
 
 #include "base/parallel.h"

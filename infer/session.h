@@ -1,5 +1,4 @@
-// A trained model for inference. Finds its weights and tokenizer, and loads them onto a device. For commands
-// that do not train.
+// A trained model, loaded for commands that do not train: its weights on a device, and its tokenizer.
 #ifndef ZERO_INFER_SESSION_H
 #define ZERO_INFER_SESSION_H
 
@@ -10,29 +9,33 @@
 #include "model/unsharded.h"
 
 struct session {
-    struct weights weights; // the source; open until session_load
+    struct weights weights; // where the weights are read from; session_load closes it
     struct params params;
     struct device *device;
     struct stream stream;
-    enum dtype type;
+    enum dtype type; // compute dtype: a checkpoint's own; fp32 for another program's weights
     struct region_memory memory;
-    struct tokenizer *tokenizer;        // NULL: none was given or found with the weights
-    struct tokenizer_identity identity; // of the tokenizer; n_ids 0: none
-    bool masks_documents;   // trained with data.mask_documents; for gpt_options and generator_options
-    int32_t document_start; // the token that begins a document of such a model; -1: of another model
+    struct tokenizer *tokenizer;        // NULL: none is given, and the weights have none
+    struct tokenizer_identity identity; // identity of `tokenizer`; n_ids is 0 without one
+    // True if the model was trained with data.mask_documents. The caller passes this value on as the member
+    // mask_documents of gpt_options or generator_options.
+    bool masks_documents;
+    int32_t document_start; // id of the token that begins a document; -1 without masks_documents
     struct unsharded unsharded;
     struct unit_hooks hooks; // hooks of `unsharded`
-    char *span;              // all units, in `type`
-    int span_region;
+    char *span;              // the parameters of all units, one unit after another, in `type`
+    int span_region;         // index of the region of `span` in memory.table
 };
 
 struct session_options {
-    const char *path;      // a run, a checkpoint or another program's weights (infer/weights.h)
-    const char *device;    // like the option `device`
-    int64_t threads;       // like run.threads
-    const char *tokenizer; // "" or NULL: the weights' own tokenizer; a different one is refused
-    const char *weights;   // "average", "latest" or NULL, as in weights_choose
-    bool needs_tokenizer;  // STATUS_INVALID without one
+    const char *path;   // a run, a checkpoint or another program's weights (infer/weights.h)
+    const char *device; // auto, cpu or cuda, as in the option `device`
+    int64_t threads;    // CPU threads, as in the option run.threads; 0: the default
+    // Path of a tokenizer; "" or NULL: the weights' own. If the weights have a different one, session_open
+    // fails with STATUS_INVALID.
+    const char *tokenizer;
+    const char *weights;  // "average", "latest" or NULL, as in weights_choose
+    bool needs_tokenizer; // session_open fails with STATUS_INVALID if there is no tokenizer
 };
 
 // Usage: session_open; add regions to session->memory.table (gpt_new, generator_new); session_load; bind them
@@ -40,8 +43,8 @@ struct session_options {
 // allocates the table's memory and reads the weights. Call session_close also after a failure of either.
 enum status session_open(struct session *session, const struct session_options *options) MUST_CHECK;
 enum status session_load(struct session *session) MUST_CHECK;
-// For generating text: adds a generator, loads the weights and binds the generator. The caller deletes the
-// generator, also after a failure.
+// Does all that is needed for generating text after session_open: adds a generator's regions, calls
+// session_load, and binds the generator. The caller deletes the generator, also after a failure.
 enum status session_load_generator(struct session *session, const struct generator_options *options,
                                    struct generator **generator) MUST_CHECK;
 void session_close(struct session *session);

@@ -43,7 +43,7 @@ static void add_logprob(struct text *out, const struct tokenizer *tokenizer, int
     text_add(out, "{\"id\": %d, \"token\": ", id);
     text_json_add_string(out, bytes, n);
     text_add(out, ", \"bytes\": [");
-    (void)tokenizer_shown_bytes(tokenizer, id, id, &n); // no bytes for a control token
+    (void)tokenizer_shown_bytes(tokenizer, id, id, &n); // sets n to 0 for a control token
     for (size_t i = 0; i < n; i++)
         text_add(out, "%s%d", i ? ", " : "", (unsigned char)bytes[i]);
     text_add(out, "], \"logprob\": %s", known ? text_float(number, logprob) : "null");

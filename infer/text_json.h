@@ -6,17 +6,18 @@
 #include "data/tokenizer/tokenizer.h"
 #include "infer/batch.h"
 
-// Appends bytes as a JSON string. Bytes that are not UTF-8, which models also write, become U+FFFD.
+// Appends bytes as a JSON string. Bytes that are not UTF-8, which models may generate, become U+FFFD.
 void text_json_add_string(struct text *out, const char *bytes, size_t n);
-// Appends a token as a JSON string that no other token has:
-// - normally its text
+// Appends the name of a token as a JSON string. No two tokens have the same name. The name is
+// - normally the token's text
 // - "bytes:\xe2\x80" if its bytes are not UTF-8 (OpenAI's notation), or if it stands for one byte and another
 //   token has the same text
-// - "token_id:5000" for other ids without a text of their own
+// - "token_id:5000" for all other ids
 void text_json_add_token_name(struct text *out, const struct tokenizer *tokenizer, int32_t id);
-// Appends {"id", "token", "bytes", "logprob", "top_logprobs": [{"id", "token", "bytes", "logprob"}, ...]}.
+// Appends a reported token as an object. Unknown log-probabilities are null:
+// {"id", "token", "bytes", "logprob", "top_logprobs": [{"id", "token", "bytes", "logprob"}, ...]}.
 void text_json_add_token(struct text *out, const struct tokenizer *tokenizer, const struct text_token *token);
-// Returns "stop" or "length", OpenAI's terms.
+// Returns OpenAI's finish_reason: "length" for TEXT_LENGTH, else "stop".
 const char *text_end_name(enum text_end why);
 
 #endif

@@ -1,5 +1,5 @@
-// The loss of text: sums over predicted tokens, for evaluation during and after training, and the figures
-// printed from them. Doubles, so that ranks can add their sums.
+// The loss of a model on text, for evaluation during and after training: sums over the predicted tokens, and
+// the figures computed from these sums.
 #ifndef ZERO_INFER_TEXT_LOSS_H
 #define ZERO_INFER_TEXT_LOSS_H
 
@@ -8,15 +8,17 @@
 
 #include "data/tokenizer/tokenizer.h"
 
+// All are doubles, so that ranks can add their sums.
 struct text_loss {
-    double nats;   // over all tokens, including end-of-text and other control tokens
+    double nats;   // sum of the tokens' losses, including end-of-text and other control tokens
     double tokens; // number of predicted tokens
-    double bytes;  // bytes of text that they show (tokenizer_text_bytes); 0 without a tokenizer
+    double bytes;  // bytes of the tokens' text (tokenizer_text_bytes); 0 without a tokenizer
 };
 
-// Counts n predicted tokens of one sequence and their text. Does not add their nats.
-//   before      the token before the first
-//   tokenizer   NULL: no text is counted
+// Adds n predicted tokens of one sequence to `tokens`, and the bytes of their text to `bytes`. The caller
+// adds their losses to `nats`.
+//   tokenizer   NULL: no bytes are added
+//   before      the token that precedes targets[0]
 void text_loss_count(struct text_loss *loss, const struct tokenizer *tokenizer, int32_t before,
                      const int32_t *targets, size_t n);
 // Returns nats per token.

@@ -1,4 +1,4 @@
-// One interface to checkpoints, Hugging Face folders and GGUF models.
+// Reads weights of checkpoints, Hugging Face folders and GGUF models through one interface.
 #include "infer/weights.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "infer/foreign_weights.h"
 #include "kernels/update.h"
 
-// ---- paths that are not weights this program reads: recognized and named
+// ---- refusing a path that has no weights; the message says what is there instead
 
 static bool has_file(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
@@ -33,7 +33,7 @@ static enum status refuse_file(const char *path) {
     return file_kind_refuse(kind, path, "", "weights");
 }
 
-// Refuses a folder because of a file in it that cannot be read.
+// Refuses a folder because of a file in it, whose format this program does not read.
 static enum status refuse_inside(const char *folder, const char *name, enum file_kind kind) {
     char *inside = file_path("%s/%s", folder, name);
     char *advice = file_kind_advice(kind, inside);
@@ -43,14 +43,15 @@ static enum status refuse_inside(const char *folder, const char *name, enum file
     return status;
 }
 
-// Matches "train.bin", but not "Qwen2.5-0.5B".
+// True if the name ends with a dot and lower-case letters: "train.bin", but not "Qwen2.5-0.5B".
 static bool has_extension(const char *path) {
     const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
     const size_t letters = dot ? strspn(dot + 1, "abcdefghijklmnopqrstuvwxyz") : 0;
     return letters > 0 && dot[1 + letters] == '\0';
 }
 
-// Matches names such as "gpt2" and "openai-community/gpt2".
+// True if the path may be the name of a model on the Hugging Face Hub, such as "gpt2" or
+// "openai-community/gpt2".
 static bool is_hub_name(const char *path) {
     const char *slash = strchr(path, '/');
     if (path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")] != '\0' ||
@@ -59,7 +60,7 @@ static bool is_hub_name(const char *path) {
     if (!slash)
         return true;
     char *owner = file_path("%.*s", (int)(slash - path), path);
-    const bool is_path = file_exists(owner); // a mistyped path below an existing folder
+    const bool is_path = file_exists(owner); // then `path` is a mistyped path in an existing folder
     free(owner);
     return !is_path && slash[1] && !strchr(slash + 1, '/');
 }
@@ -74,8 +75,7 @@ static enum status refuse_absent(const char *path) {
         STATUS_INVALID,
         "%s does not exist here. If it is the name of a model on the Hugging Face Hub, fetch it first: hf "
         "download %s%s '*config.json' tokenizer.json 'model*.safetensors*' --local-dir %s, then use the "
-        "folder "
-        "%s. The pattern takes model.safetensors, or the parts and the index of a large model",
+        "folder %s. The pattern matches model.safetensors, or the parts and the index of a large model",
         path, owner, path, name, name);
 }
 
@@ -99,7 +99,8 @@ enum status weights_refuse(const char *path) {
 
 // ---- opening
 
-// Also true if the folder cannot be examined: opening it then reports why.
+// True if the folder contains this file or folder. Also true if that cannot be determined: opening it then
+// reports why.
 static bool holds(const char *folder, const char *name) {
     enum checkpoint_path_kind kind;
     char *path = file_path("%s/%s", folder, name);
@@ -110,14 +111,15 @@ static bool holds(const char *folder, const char *name) {
     return !known || kind != CHECKPOINT_PATH_ABSENT;
 }
 
-// folder: owned by `weights` afterwards
+// Opens a Hugging Face model.
+//   folder   the folder with config.json; `weights` takes ownership
 static enum status open_huggingface(struct weights *weights, char *folder) {
     weights->folder = folder;
     if (!holds(folder, "config.json"))
         return FAIL(
             STATUS_INVALID,
-            "%s: there is no config.json in %s, which gives the model's sizes; fetch it from where the "
-            "weights are from",
+            "%s: there is no config.json in %s, which gives the model's sizes; fetch it from the source of "
+            "the weights",
             weights->path, folder);
     TRY(huggingface_read_config(folder, &weights->config));
     return weights->config.family == FAMILY_LLAMA && !weights->config.untied
@@ -130,7 +132,7 @@ static char *folder_of(const char *path) {
     return slash ? file_path("%.*s", slash > path ? (int)(slash - path) : 1, path) : file_path(".");
 }
 
-// Opens the GGUF model that `path` is, or that it contains.
+// Opens the GGUF model at weights->path: a file, or a folder that contains model.gguf. Refuses other paths.
 static enum status open_gguf(struct weights *weights) {
     const char *path = weights->path;
     weights->gguf_path = file_path(file_is_folder(path) ? "%s/model.gguf" : "%s", path);
@@ -164,10 +166,10 @@ enum status weights_choose(struct weights *weights, const char *name) {
     }
     weights->uses_average = !name || strcmp(name, "average") == 0;
     if (weights->uses_average)
-        log_info("weights: their average over %lld update%s (--weights latest: without averaging)",
+        log_info("weights: the average over %lld update%s (--weights latest: those of the last update)",
                  (long long)checkpoint->run.average.n, checkpoint->run.average.n == 1 ? "" : "s");
     else
-        log_info("weights: the latest (--weights average: their average over %lld update%s)",
+        log_info("weights: the latest (--weights average: the average over %lld update%s)",
                  (long long)checkpoint->run.average.n, checkpoint->run.average.n == 1 ? "" : "s");
     return STATUS_OK;
 }
@@ -213,8 +215,9 @@ enum status weights_bind(struct weights *weights, const struct params *params) {
     return STATUS_OK;
 }
 
-// out: y of elements [begin, end), overwritten with x. Uses the same arithmetic as lerp in kernels/ops.h, so
-// that the bits are the ones that the run evaluated.
+// Computes the average x of schedule-free AdamW from y, its master weights, and z, which it stores in place
+// of m. Uses the same arithmetic as lerp in kernels/ops.h, so that x is bit for bit what the run evaluated.
+//   out   [in] y of elements [begin, end); [out] x of these elements
 static enum status average_span(const struct checkpoint *checkpoint, int unit, size_t begin, size_t end,
                                 float *out) {
     enum { CHUNK = 4096 };
@@ -229,7 +232,8 @@ static enum status average_span(const struct checkpoint *checkpoint, int unit, s
     return STATUS_OK;
 }
 
-// Frozen tensors have no z: their average is their value.
+// Reads elements of the average of schedule-free AdamW. Frozen tensors have no z: their average is their
+// value.
 static enum status read_schedule_free(const struct weights *weights, int unit, size_t begin, size_t end,
                                       float *out) {
     const struct checkpoint *checkpoint = weights->checkpoint;
@@ -253,7 +257,7 @@ enum status weights_read_span(const struct weights *weights, int unit, size_t be
     return huggingface_span(&weights->huggingface, unit, begin, end, out);
 }
 
-// True if this program can use the tokenizer file of a model's folder.
+// True if this program can load the tokenizer file at `path`; otherwise warns.
 static bool can_load(const char *path) {
     struct tokenizer *tokenizer = NULL;
     bool loaded = tokenizer_load(path, &tokenizer) == STATUS_OK;
@@ -277,7 +281,7 @@ char *weights_find_tokenizer(const struct weights *weights) {
     return path;
 }
 
-// Loads the tokenizer that belongs to the weights; *out is NULL if there is none.
+// Loads the weights' own tokenizer. If there is none, sets *out to NULL and identity->n_ids to 0.
 static enum status load_own(const struct weights *weights, struct tokenizer **out,
                             struct tokenizer_identity *identity) {
     char *path = weights_find_tokenizer(weights);

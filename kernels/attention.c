@@ -1,15 +1,16 @@
 #include "kernels/attention.h"
 
-// Whether the K heads at `k` follow the H heads at `q` in each row.
+// Whether the heads at `k` directly follow the H heads at `q` in each row, so that both are ranges of one
+// tensor.
 static bool is_one_tensor(const void *q, size_t q_stride, const void *k, size_t k_stride, int H, int D,
                           enum dtype type) {
     const char *end = (const char *)q + (size_t)H * (size_t)D * dtype_size(type);
     return (const char *)k == end && q_stride == k_stride;
 }
 
-// ---- forward
+// ---- RoPE and attention_forward
 
-// The new positions of k: the last T.
+// The keys of the call's own positions: the last T of k.
 static const void *new_keys(const struct attention_forward_args *args) {
     const size_t cached = (size_t)(args->S - args->T) * args->k_stride;
     return (const char *)args->k + cached * dtype_size(args->type);
@@ -71,7 +72,7 @@ struct attention_forward_args attention_of_rotated(const struct attention_forwar
     rotated.q = rope->rotated_q;
     rotated.q_stride = rope->q_stride;
     rotated.q_batch_stride = (size_t)args->T * rope->q_stride;
-    if (args->S == args->T) { // otherwise they were rotated in place, in the cache
+    if (args->S == args->T) { // otherwise the keys were rotated in place, in the cache
         rotated.k = rope->rotated_k;
         rotated.k_stride = rope->k_stride;
         rotated.k_batch_stride = (size_t)args->T * rope->k_stride;
@@ -80,7 +81,7 @@ struct attention_forward_args attention_of_rotated(const struct attention_forwar
     return rotated;
 }
 
-// ---- backward
+// ---- RoPE and attention_backward
 
 int attention_rope_backward(const struct attention_backward_args *args,
                             struct rope_backward_args calls[ATTENTION_ROPE_CALLS]) {

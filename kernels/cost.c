@@ -1,5 +1,5 @@
-// One function per operation. The list in kernels/ops.h generates the switch, so a missing one does not
-// compile.
+// The FLOPs and bytes of each operation: one function NAME_work per operation. The list in kernels/ops.h
+// generates the switch that calls them, so a missing function is a compile error.
 #include "kernels/cost.h"
 
 #include "kernels/cuda/workspace.h"
@@ -20,7 +20,8 @@ static struct operation_cost embedding_forward_work(const struct embedding_forwa
     return (struct operation_cost){.bytes = tensors * a->B * a->T * a->C * size_of(a->type)};
 }
 
-// One row of dwte per token; dwpe once; each if there is one.
+// Bytes: dout once, one row of dwte per token twice, and the first T rows of dwpe twice. dwte and dwpe do not
+// count if they are NULL.
 static struct operation_cost embedding_backward_work(const struct embedding_backward_args *a) {
     double elements = (double)a->B * a->T * a->C;
     return (struct operation_cost){.bytes = elements *
@@ -108,16 +109,17 @@ static double causal_pairs(double T, double S, int window) {
     if (window <= 0 || window >= S)
         return pairs;
     // Query t sees own + t + 1 positions without a window; those beyond the window are dropped.
-    double first = own + 1 > window ? 0 : window - own; // the first query that misses any
+    double first = own + 1 > window ? 0 : window - own; // the first query that the window restricts
     double misses = T - first, least = own + first + 1 - window;
     return pairs - misses * (least + least + misses - 1) / 2;
 }
 
 // FLOPs: two products, q k^T and the probabilities times v.
-// Bytes: a GPU's fused RoPE also writes the rotated queries, and another pass reads and writes the keys. A
-// separate RoPE pass over both moves more bytes than counted here.
-// Documents (`first`) are ignored, so with them this is an upper bound: their starts may be in device memory,
-// a plan does not know them, and utilization stays comparable.
+// Bytes: RoPE fused into a GPU's attention kernels also writes the rotated queries, and another launch
+// reads and writes the keys. If RoPE is a separate pass over queries and keys, its bytes are not counted.
+// The boundaries of documents (`first`) are ignored, so with them this is an upper bound. They may be in
+// device memory and are unknown to a plan. Ignoring them also keeps utilization comparable with and without
+// documents.
 static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
     const double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S, a->window);
     const double queries = (double)a->T * a->H, keys = (double)a->S * a->K;
@@ -128,11 +130,11 @@ static struct operation_cost attention_forward_work(const struct attention_forwa
                                        (2 * queries + 2 * keys + rotated) * a->B * a->D * size_of(a->type)};
 }
 
-// Five products: the recomputed scores, and the gradients of v, of the scores, of q and of k.
+// FLOPs: five products, for the recomputed scores and for the gradients of v, of the scores, of q and of k.
 static struct operation_cost attention_backward_work(const struct attention_backward_args *a) {
     double pairs = (double)a->B * a->H * causal_pairs(a->T, a->T, a->window), tensors = 4;
     if (a->rope.table && !cuda_attention_rotates(&a->rope, a->kernel, a->type, a->D))
-        tensors += 2 + a->rope.norm; // a pass over both gradients
+        tensors += 2 + a->rope.norm; // rope_backward's pass over the gradients of q and k
     return (struct operation_cost){.flops = 10 * pairs * a->D,
                                    .bytes = tensors * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
@@ -186,7 +188,7 @@ static struct operation_cost optimizer_step_work(const struct optimizer_step_arg
 }
 
 static struct operation_cost optimizer_spans_work(const struct optimizer_spans_args *a) {
-    // Costs depend on which pointers are NULL, and dereference none.
+    // optimizer_step_work only tests whether pointers are NULL, so any address will do.
     static char there;
     const struct optimizer_step_args step = {
         .rule = a->rule,

@@ -1,9 +1,9 @@
 // FLOPs and bytes of one call of an operation, computed from its arguments. Benchmarks and profiles share
 // them.
-//   FLOPs   those of matrix products only; a multiply and an add count as two. For a symmetric product, only
-//     the elements that are computed count.
-//   Bytes   each large tensor once, [rw] and [+] tensors twice. Tensors with one value per row or column
-//     (mean, rstd, lse, biases, tokens) are left out.
+//   FLOPs   Only matrix products count. A multiplication and an addition are two FLOPs. For a symmetric
+//     product, only the elements that are computed count.
+//   Bytes   Each large tensor counts once; [rw] and [+] tensors count twice. Tensors with one value per
+//     row or column (mean, rstd, lse, biases, tokens) do not count.
 #ifndef ZERO_KERNELS_COST_H
 #define ZERO_KERNELS_COST_H
 

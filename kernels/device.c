@@ -1,5 +1,5 @@
 // Code shared by all devices: wrappers for the functions that a device may lack. Backends use this file, so
-// it knows no backend.
+// it must not refer to any backend.
 #include "kernels/device.h"
 
 void device_close(struct device *device) {
@@ -7,7 +7,7 @@ void device_close(struct device *device) {
         device->close(device);
 }
 
-// ---- functions that the CPU leaves NULL
+// ---- wrappers of struct gpu_functions; device->gpu is NULL on the CPU
 
 enum status device_memory_available(struct device *device, size_t *bytes) {
     *bytes = 0;

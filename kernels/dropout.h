@@ -1,6 +1,6 @@
-// The dropout mask (kernels/ops.h: dropout_forward), shared by all backends. Valid in C, C++ and CUDA
-// kernels. Each row has a 64-bit key, from the finalizer of SplitMix64 (Steele et al., OOPSLA 2014). The 32
-// bits of an element are a hash of its column and the row's key.
+// The dropout mask (kernels/ops_layers.h: dropout_forward), shared by all backends. C, C++ and CUDA sources
+// can include this file. Each row has a 64-bit key, from the finalizer of SplitMix64 (Steele et al., OOPSLA
+// 2014). The 32 bits of an element are a hash of its column and the row's key.
 #ifndef ZERO_KERNELS_DROPOUT_H
 #define ZERO_KERNELS_DROPOUT_H
 
@@ -18,13 +18,13 @@ DROPOUT_FUNCTION uint64_t dropout_mixed(uint64_t x) {
     return x ^ x >> 31;
 }
 
-// The key of a row.
+// The key of the row at `position` of a sequence.
 DROPOUT_FUNCTION uint64_t dropout_row(uint64_t key, uint64_t sequence, uint32_t position) {
     return dropout_mixed(dropout_mixed(key ^ dropout_mixed(sequence)) + position);
 }
 
-// The hash of an element. x: its column on entry, the hash on exit. A macro, since x may also be a vector of
-// columns. The constants are from Wellons' "hash prospector".
+// The hash of an element. On entry x is the element's column, on exit the hash; `row` is dropout_row() of its
+// row. A macro, since x may also be a vector of columns. The constants are from Wellons' "hash prospector".
 #define DROPOUT_HASH(x, row)                                                                                 \
     do {                                                                                                     \
         (x) = (x)*0x9e3779b9u + (uint32_t)(row);                                                             \
@@ -40,7 +40,7 @@ DROPOUT_FUNCTION uint32_t dropout_bits(uint64_t row, uint32_t column) {
     return x;
 }
 
-// An element is kept where the upper 24 bits of its hash are at least this.
+// An element is kept if the upper 24 bits of its hash are at least this threshold.
 DROPOUT_FUNCTION uint32_t dropout_threshold(float p) {
     return (uint32_t)((double)p * (1 << 24) + 0.5);
 }

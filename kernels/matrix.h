@@ -1,6 +1,6 @@
-// Shared by the backends' batched matrix operations (kernels/ops.h: matrix_normalize, matrix_product): the
-// arguments of one matrix of a batch, for devices that process one at a time, and the strips of symmetric
-// products.
+// Code shared by the backends' batched matrix operations (kernels/ops.h: matrix_normalize, matrix_product):
+// the arguments of one matrix of a batch, for devices that process one at a time, and the strips of
+// symmetric products.
 #ifndef ZERO_KERNELS_MATRIX_H
 #define ZERO_KERNELS_MATRIX_H
 
@@ -32,14 +32,17 @@ static inline struct matrix_product_args matrix_product_of(const struct matrix_p
 
 // ---- symmetric products
 
-// Products that are known to be symmetric are computed in strips. A strip is a range of columns, from the
-// first diagonal element down. What lies below its diagonal block is copied, transposed, to the upper
-// triangle. n equal strips save (n - 1) / 2n of the product.
+// Products that are known to be symmetric are computed in strips. A strip is a range of columns. Its rows are
+// those from the strip's diagonal block to the last. The elements below the diagonal block are copied,
+// transposed, to the upper triangle. n equal strips save (n - 1) / 2n of the product's FLOPs.
 
-#define SYMMETRIC_GRAIN 16 // strips at least this wide are a multiple of it
+// If there are several strips and matrix_product_args.strip is at least this, their widths are multiples
+// of it.
+#define SYMMETRIC_GRAIN 16
 
-// Columns of every strip but the last of a (side, side) matrix: nearly equal widths of about `strip` (see
-// matrix_product_args.strip).
+// The number of columns of each strip of a (side, side) matrix; the last strip may have fewer. Widths are
+// nearly equal, about `strip` (matrix_product_args.strip). Returns `side`, one strip, if strip is 0 or at
+// least `side`.
 static inline int64_t symmetric_columns(int64_t side, int64_t strip) {
     if (strip <= 0 || side <= strip)
         return side;
@@ -48,7 +51,7 @@ static inline int64_t symmetric_columns(int64_t side, int64_t strip) {
     return (columns + grain - 1) / grain * grain;
 }
 
-// Elements of a symmetric (side, side) product that are computed rather than mirrored.
+// The number of elements of a symmetric (side, side) product that are computed rather than mirrored.
 static inline double symmetric_elements(int64_t side, int64_t strip) {
     const int64_t columns = symmetric_columns(side, strip);
     double elements = 0;
@@ -57,13 +60,14 @@ static inline double symmetric_elements(int64_t side, int64_t strip) {
     return elements;
 }
 
-// Mirrors a block of a matrix: out = x^T, to the bit. Both are blocks of the same matrix and do not overlap.
+// Mirrors a block of a matrix: out = x^T, bit for bit. `out` and x are blocks of the same matrix and do not
+// overlap.
 struct mirror_args {
     void *out;     // [w] (columns, rows) type
     const void *x; // [r] (rows, columns) type
     int rows, columns;
-    size_t stride;   // between rows of both
-    int n_matrices;  // a batch
+    size_t stride;   // between rows, for both
+    int n_matrices;  // in the batch
     size_t distance; // between consecutive matrices of the batch, for both
     enum dtype type;
 };

@@ -11,15 +11,15 @@
 #include "kernels/cost.h"
 #include "kernels/device.h"
 
-#define MEASURED_CPU_RATE 200e9 // FLOP/s, an estimate that sizes the product to the available time
-#define MEASURED_TOGETHER 1e-3  // seconds of GPU work per timing, long enough to hide launch overhead
+#define MEASURED_CPU_RATE 200e9 // estimated FLOP/s of a CPU, to choose the number of rows
+#define MEASURED_TOGETHER 1e-3  // minimum seconds of GPU work per timing, to hide launch overhead
 #define MOST_N_EMBD       4096  // wider products have the same rate, but may not fit into memory
-#define MEASURED_WIDENING 4     // n_embd to 4 n_embd, as in the first layer of an MLP
-#define MEASURED_RUNS     12    // minimum; the fastest one is least disturbed by other processes
-#define MOST_TOGETHER     1024
+#define MEASURED_WIDENING 4     // output columns per input column, as in the first layer of an MLP
+#define MEASURED_RUNS     12    // minimum number of timings, so that one of them is hardly disturbed
+#define MOST_TOGETHER     1024  // maximum number of products per timing
 #define LEAST_ROWS        64
 
-// ---- random data
+// ---- random numbers
 
 #define RANDOM_PERIOD 65521 // elements until the numbers repeat: a prime, so that rows of a matrix differ
 #define RANDOM_SEED   1
@@ -52,7 +52,7 @@ enum status device_fill_random(struct stream *stream, void *memory, size_t bytes
     return status;
 }
 
-// ---- matrix products
+// ---- the rate of matrix products
 
 struct measured_product {
     struct linear_forward_args args;
@@ -60,7 +60,7 @@ struct measured_product {
     void *x, *weight, *out;
     struct stream stream;
     int n_together; // products per timing
-    bool is_lent;   // the memory is the caller's
+    bool is_lent;   // the memory belongs to the caller, who passed a struct gemm_memory
 };
 
 static void measured_product_free(struct device *device, struct measured_product *product) {
@@ -144,7 +144,7 @@ static enum status choose_together(struct device *device, struct measured_produc
     return STATUS_OK;
 }
 
-// Times products, each of `flops`, for at least at_least seconds.
+// Times products of `flops` FLOPs each: at least MEASURED_RUNS times and for at least `at_least` seconds.
 static enum status time_products(struct device *device, struct measured_product *product, double flops,
                                  double at_least, struct gemm_rate *rate) {
     double seconds, sum = 0;
@@ -162,7 +162,8 @@ static enum status time_products(struct device *device, struct measured_product 
     return STATUS_OK;
 }
 
-// On the CPU: as many rows as fit into the time, but enough to fill the GEMM kernel.
+// The number of rows to multiply. On the CPU, MEASURED_RUNS products should fit into `seconds`. At least
+// LEAST_ROWS, to fill the GEMM kernel.
 static int measured_rows(const struct device *device, int rows, int n_embd, double seconds) {
     double flop_per_row = 2.0 * n_embd * MEASURED_WIDENING * n_embd;
     double fitting = MEASURED_CPU_RATE * seconds / MEASURED_RUNS / flop_per_row;
@@ -185,12 +186,12 @@ enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd
     return status;
 }
 
-// ---- memory
+// ---- memory bandwidth
 
-#define MEASURED_CACHES       4 // size of the arrays in caches, which then keep little between passes
+#define MEASURED_CACHES       4 // both arrays together have this many times the size of the caches
 #define LEAST_MEASURED        ((size_t)64 << 20)
 #define MOST_MEASURED         ((size_t)2 << 30)
-#define MEASURED_ON_DEVICE    ((size_t)1 << 30) // ten times the cache of any GPU
+#define MEASURED_ON_DEVICE    ((size_t)1 << 30) // bytes of both arrays on a GPU; several times its cache
 #define MEASURED_OF_AVAILABLE 8                 // use at most 1/8 of the available memory
 #define MEASURED_PASSES       4
 
@@ -214,8 +215,9 @@ static enum status new_array(struct stream *stream, size_t n, void **array) {
     return device->ops->fill(stream, &(struct fill_args){.out = *array, .n = n, .type = DTYPE_F32});
 }
 
-// The fastest pass after a warm-up. SGD without momentum adds a multiple of the gradients to the weights: two
-// reads, a write, and almost no arithmetic.
+// Sets *seconds to the time of the fastest pass; the first pass is a warm-up and does not count. A pass is a
+// step of SGD without momentum, which adds a multiple of the gradients to the weights: two reads, a write,
+// and almost no arithmetic.
 static enum status time_passes(struct stream *stream, const struct optimizer_step_args *pass,
                                double *seconds) {
     *seconds = HUGE_VAL;
@@ -258,12 +260,12 @@ enum status device_measure_bandwidth(struct device *device, double *bytes_per_s)
     return status;
 }
 
-// ---- GPUs by the vendor's figures
+// ---- dense peaks of GPUs, from the vendor's figures
 
 // Sources: NVIDIA's data sheets and architecture white papers. Data sheets state 16-bit figures with sparsity
-// where they do not say "dense"; those are halved here. GeForce GPUs run 16-bit products with fp32 sums at
-// half the rate that is stated for fp16 sums.
-// The first row that matches counts. Names are shell patterns.
+// where they do not say "dense"; such figures are halved here. GeForce GPUs run 16-bit products with fp32
+// sums at half the rate that is stated for fp16 sums.
+// Names are shell patterns. The first row whose name and capability match applies.
 static const struct {
     const char *name;
     int capability;

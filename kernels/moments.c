@@ -10,7 +10,8 @@ void moments_load(enum dtype type, enum moment moment, const void *state, const 
                                          : ((const float *)state)[i];
 }
 
-// key: NULL rounds to nearest.
+// Encodes one block of n <= MOMENT_BLOCK elements. Rounds to nearest if `key` is NULL, otherwise
+// stochastically.
 static void store_block(enum moment moment, const float *values, size_t n, const uint32_t *key,
                         uint64_t first, uint8_t *codes, float *scale) {
     uint32_t largest = 0;

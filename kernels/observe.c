@@ -1,5 +1,5 @@
-// Replaces the device's functions with wrappers that call the observers, the last of which calls the
-// original.
+// Replaces the device's functions with wrappers that call the observers. The innermost observer calls the
+// original function.
 #include "kernels/observe.h"
 
 #include <stdio.h>
@@ -111,7 +111,9 @@ void observe_end(struct device *device, observe_function *function) {
 
 // ---- run.debug_sync
 
-// An operation of several kernels may itself report the failure of its first kernel.
+// Waits for the device after an operation or copy, and names it in the error message if it failed. The
+// failure may also come from the operation itself: one of several kernels may report that an earlier one
+// failed.
 static enum status wait_after(void *context, struct observed_call *call) {
     (void)context;
     char message[STATUS_MESSAGE_BYTES];

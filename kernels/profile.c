@@ -1,6 +1,6 @@
-// Time spans of a host thread are on that thread's stack until they end. An operation on a stream waits in
-// its stream's queue, between two device events, until both are known to have happened. Finished spans are
-// recorded under one lock, a few hundred times per step.
+// Time spans of a host thread are on that thread's stack until they end. An operation on a stream is issued
+// between two device events. It stays in the stream's queue until the host has waited for the second event.
+// Finished spans are recorded under one lock, a few hundred times per step.
 #include "kernels/profile.h"
 
 #include <assert.h>
@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "kernels/observe.h"
 
-#define MOST_PENDING 2048 // operations per device whose events have not been read yet
+#define MOST_PENDING 2048 // maximum number of operations per device whose events have not been read yet
 #define NONE         (-1)
 
 struct open_span {
@@ -29,17 +29,17 @@ struct profile_thread {
     int depth;
 };
 
-// An operation on a stream, between two events of the device.
+// An operation on a stream between two device events, which have not been read yet.
 struct pending {
     struct event begin, end;
     struct profile_label label;
     struct operation_cost work;
-    int next; // next in the stream's queue or in the free list
+    int next; // index of the next entry of the stream's queue or of the free list; NONE: none
 };
 struct profile_lane {
     void *queue; // stream.queue, which identifies the stream
     struct watched *watched;
-    int first, last; // of the stream's pending operations
+    int first, last; // indices of the stream's first and last pending operations; NONE: there are none
 };
 
 struct watched {
@@ -47,7 +47,7 @@ struct watched {
     struct device *device;
     char name[24];
     struct pending *pending; // (MOST_PENDING); NULL where operations are synchronous
-    int free;
+    int free;                // index of the first entry of the free list; NONE: it is empty
 };
 
 // ---- tracks
@@ -93,7 +93,7 @@ void profile_set_place(struct profile *profile, struct profile_place place) {
         own_thread(profile)->place = place;
 }
 
-// ---- recording
+// ---- recording time spans
 
 static bool same_row(const struct profile_row *row, const struct profile_label *label, int track) {
     return row->label.name == label->name && row->label.place.phase == label->place.phase &&
@@ -131,7 +131,7 @@ static void record(struct profile *profile, const struct profile_event *event, d
     pthread_mutex_unlock(&profile->lock);
 }
 
-// A copy of the label, with the calling thread's current place filled in.
+// Returns a copy of the label, with the calling thread's current place and scope filled in.
 static struct profile_label label_here(struct profile *profile, const struct profile_label *label) {
     const struct profile_thread *thread = own_thread(profile);
     struct profile_label here = *label;
@@ -198,8 +198,7 @@ static struct profile_lane *lane_of(struct watched *watched, const struct stream
     return lane;
 }
 
-// Records a stream's pending operations, all of which have happened, and returns their events to the free
-// list.
+// Waits for a stream's pending operations, records them, and returns their events to the free list.
 static enum status drain(struct profile_lane *lane) {
     struct watched *watched = lane->watched;
     struct profile *profile = watched->profile;
@@ -246,7 +245,9 @@ static void leave_out(struct profile *profile) {
     pthread_mutex_unlock(&profile->lock);
 }
 
-//   out   [out] NULL when other streams use all events; the timeline then counts the operation as left out
+// Starts timing an operation of a stream. If no events are free, first waits for the stream's earlier
+// operations, to reuse theirs.
+//   out   [out] NULL if other streams use all events; the operation is then counted in n_left_out
 static enum status begin_on_stream(struct watched *watched, struct stream *stream,
                                    const struct profile_label *label, struct pending **out) {
     struct profile_lane *lane = lane_of(watched, stream);
@@ -303,7 +304,7 @@ enum status profile_scope_end(struct stream *stream) {
 
 static enum status watch_on_host(struct watched *watched, struct observed_call *call,
                                  const struct profile_label *label, struct operation_cost work) {
-    if (call->kind == OBSERVED_WAIT) // synchronous: nothing to wait for
+    if (call->kind == OBSERVED_WAIT) // the device is synchronous, so this does not wait
         return observe_proceed(call);
     profile_name_thread(watched->profile, watched->name);
     begin_span(watched->profile, label);
@@ -351,7 +352,7 @@ static enum status watch(void *context, struct observed_call *call) {
     return (watched->pending ? watch_on_stream : watch_on_host)(watched, call, &label, work);
 }
 
-// ---- watching
+// ---- watching devices
 
 static enum status open_events(struct watched *watched) {
     watched->free = NONE;

@@ -5,8 +5,9 @@
 // which are read when the host waits for the stream. An unwatched device calls its own table of operations
 // directly, at no extra cost.
 //
-// All memory is allocated before the first step. The timeline (events) is bounded and counts the events that
-// did not fit. Figures per row and step (samples) are kept for most_steps steps.
+// All memory is allocated before the first step. The timeline (events) is bounded and counts the events
+// that did not fit. Calls, time and work per row and step (struct profile_sample) are kept for up to
+// most_steps steps.
 #ifndef ZERO_KERNELS_PROFILE_H
 #define ZERO_KERNELS_PROFILE_H
 
@@ -16,8 +17,8 @@
 #include "kernels/cost.h"
 #include "kernels/device.h"
 
-// OPERATION: an operation of a device. SPAN: other work. FRAME: a container, such as a unit of the model; its
-// own time is attributed to nothing.
+// OPERATION: an operation of a device. SPAN: other work. FRAME: a container, such as a unit of the model;
+// its own time is in no row.
 enum profile_kind { PROFILE_OPERATION, PROFILE_SPAN, PROFILE_FRAME };
 
 // What the calling thread is working on. The numbers are defined by the caller; -1 means none.
@@ -29,7 +30,7 @@ struct profile_label {
     const char *name; // a string literal or other static storage
     enum profile_kind kind;
     struct profile_place place;
-    struct linear_shape shape; // of a linear layer; none inside a scope
+    struct linear_shape shape; // of a linear layer; {0, 0} for other operations and inside a scope
     const char *scope;         // see profile_scope_begin; NULL: none
 };
 
@@ -37,7 +38,7 @@ struct profile_label {
 struct profile_event {
     struct profile_label label;
     int track;
-    double begin, end; // clock_monotonic_s
+    double begin, end; // in seconds, on the clock of clock_monotonic_s
     struct operation_cost work;
 };
 
@@ -53,7 +54,7 @@ struct profile_sample { // one row in one step
 };
 struct profile_step {
     double begin, end;
-    int64_t launches; // on the device of the step's stream: kernels, library products, fills
+    int64_t launches; // kernels, library products and fills issued to the step's device
 };
 
 // A host thread, or a stream of a device.
@@ -74,14 +75,14 @@ struct watched;
 struct profile {
     int most_events, most_steps;
     struct profile_event *events;
-    int64_t n_events, n_left_out; // n_left_out: events that did not fit
+    int64_t n_events, n_left_out; // n_left_out: events for which there was no room
     struct profile_row rows[PROFILE_MOST_ROWS];
-    int n_rows;                     // when all rows are used, the last one collects all further spans
+    int n_rows;                     // if all are used, the last also collects the spans that match none
     struct profile_sample *samples; // (PROFILE_MOST_ROWS, most_steps)
     struct profile_step *steps;
-    int n_steps;                      // completed
-    bool in_step;                     // inside a step, whose number is n_steps
-    const struct device *step_device; // of the step's stream; NULL without one
+    int n_steps;                      // number of completed steps
+    bool in_step;                     // true inside a step; its number is n_steps
+    const struct device *step_device; // the device of the step's stream; NULL if the step has no stream
     int account;                      // the track whose own times add up to the step time
     struct profile_track tracks[PROFILE_MOST_TRACKS];
     int n_tracks;
@@ -93,45 +94,51 @@ struct profile {
     struct profile_lane *lanes;     // (PROFILE_MOST_TRACKS), for tracks of streams
     struct watched *watched[PROFILE_MOST_DEVICES];
     int n_watched;
-    struct event base; // start of the step on the device; base_s: the same moment on the host's clock
-    double base_s;
+    struct event base; // recorded on the device at the start of the step
+    double base_s;     // the same moment on the host's clock
 };
 
 // Bytes of memory that profile_new needs.
 size_t profile_bytes(int most_events, int most_steps);
-// memory: zeroed, profile_bytes() large; it stays the caller's. The calling thread's track is called "main".
+// Creates a profile. The calling thread's track is called "main".
+//   memory   profile_bytes() bytes, zeroed. The caller frees it after profile_delete
 struct profile *profile_new(void *memory, int most_events, int most_steps);
 // Unwatches its devices first (profile_unwatch). NULL is a no-op.
 void profile_delete(struct profile *profile);
 
 // Times the device's operations, copies and waits from now on. No thread may be using the device during the
-// call. `name` is the name of its streams' tracks. profile_unwatch restores all devices.
+// call. `name` begins the names of its streams' tracks. profile_unwatch stops this for all devices.
 enum status profile_watch(struct profile *profile, struct device *device, const char *name) MUST_CHECK;
 void profile_unwatch(struct profile *profile);
 
-// ---- for the calling thread
+// ---- time spans and steps of the calling thread
 
-// All are no-ops when `profile` is NULL.
+// profile_name_thread, profile_set_place, profile_begin and profile_end are no-ops when `profile` is NULL.
 
-// Names the track of a thread that has none yet. A thread without a track that uses a watched device gets one
-// named after the device.
+// Creates a track with this name for the calling thread, if it has none yet. Without this call, the thread's
+// first use of the profile creates its track. The track's name is then the `name` of profile_watch if that
+// use is an operation of a synchronous device, otherwise "thread N".
 void profile_name_thread(struct profile *profile, const char *name);
 void profile_set_place(struct profile *profile, struct profile_place place);
-// Between these two calls, the device's operations are reported under the name `scope`: one thing to the
-// user, however many operations it takes, such as "newton_schulz".
+// Between these two calls, all operations that the calling thread issues to the stream's device are reported
+// under the name `scope`. Use it for a computation that takes many operations but that users know by one
+// name, such as "newton_schulz".
 //   scope   a string literal
-// On a GPU, the scope is timed as a single operation of `stream`. Whatever the thread issues meanwhile, to
-// this and other streams of the device, is not timed. It must be finished where the scope ends, and nothing
-// may wait for the stream. Elsewhere, operations are timed one by one. No-ops when the device is not watched.
+// On a GPU, the scope is timed as a single operation of `stream`. What the thread issues inside it, to any
+// stream of the device, is not timed separately. Before the scope ends, `stream` must wait for work issued
+// to other streams. Inside the scope, the host must not wait for `stream`. On a CPU, the operations of the
+// scope are timed one by one. No-ops when the device is not watched.
 enum status profile_scope_begin(struct stream *stream, const char *scope) MUST_CHECK;
 enum status profile_scope_end(struct stream *stream) MUST_CHECK;
-// Spans must be ended in the reverse order of their beginning.
+// Begin and end a time span of the calling thread. Spans must be ended in the reverse order of their
+// beginning.
 void profile_begin(struct profile *profile, enum profile_kind kind, const char *name);
 void profile_end(struct profile *profile, struct operation_cost work);
 
-// A step of the calling thread, whose work goes to `stream` (NULL: no device). Time spans inside it are
-// attributed to the step; those between steps appear in the timeline only. profile_step_end waits for all
-// streams. At most most_steps steps.
+// Begin and end a step of the calling thread. Time spans inside it are attributed to the step; those
+// between steps appear in the timeline only. profile_step_end waits for all streams. A profile has at most
+// most_steps steps.
+//   stream   where the step's work is issued; may be NULL if no GPU is watched
 enum status profile_step_begin(struct profile *profile, struct stream *stream) MUST_CHECK;
 enum status profile_step_end(struct profile *profile) MUST_CHECK;
 

@@ -22,20 +22,21 @@ struct arena region_memory_arena(const struct region_memory *memory, enum region
                           .bytes = memory->table.arena_bytes[kind][place]};
 }
 
-// Checks the total of all kinds up front. Checking one kind at a time would not notice a shortage, since
-// pages count as used only once they are touched.
+// Checks that the host memory of all kinds together is available, before any is allocated. Checking one kind
+// at a time would not notice a shortage, since pages count as used only once they are touched.
 static enum status check_host_memory(const struct region_memory *memory) {
     uint64_t wanted = region_memory_bytes(memory, REGION_HOST), available = memory_available_bytes();
     char needed[32], there[32];
     if (wanted <= available)
         return STATUS_OK;
-    return FAIL(STATUS_FAILED,
-                "this needs %s of host memory, but only %s are available; use a smaller model or batch",
-                text_bytes(needed, sizeof needed, (double)wanted),
-                text_bytes(there, sizeof there, (double)available));
+    return FAIL(
+        STATUS_FAILED,
+        "this command needs %s of host memory, but only %s are available; use a smaller model or batch",
+        text_bytes(needed, sizeof needed, (double)wanted),
+        text_bytes(there, sizeof there, (double)available));
 }
 
-// The bytes of a kind's regions that are bound to memory.
+// The bytes of those regions of a kind that have memory: that are bound to an arena, or external.
 static size_t count_bound(const struct region_table *table, enum region_kind kind) {
     size_t bytes = 0;
     for (int i = 0; i < table->n_regions; i++) {

@@ -1,6 +1,6 @@
-// The part of an optimizer update that all backends share, so that they agree to the bit: the decision
+// The part of an optimizer update that all backends share, so that they agree bit for bit: the decision
 // whether to update (kernels/ops.h: update_decide), the division of optimizer_spans into single spans, and
-// the constants of a step. Valid in C, C++ and CUDA kernels.
+// the constants of a step. C, C++ and CUDA sources can include this file.
 #ifndef ZERO_KERNELS_UPDATE_H
 #define ZERO_KERNELS_UPDATE_H
 
@@ -13,7 +13,7 @@
 #    define UPDATE_FUNCTION static inline
 #endif
 
-#define UPDATE_MOST_DEPTH 32 // of the tree over ranks
+#define UPDATE_MOST_DEPTH 32 // maximum depth of the summation tree over ranks
 
 // Sums values[0], values[2], ..., one per rank, along the tree of zero/comm/sum_tree.h. `partial` holds the
 // sums of complete subtrees, each smaller than the one before.
@@ -33,9 +33,9 @@ UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
     return partial[0];
 }
 
-// Whether an update happens and what it scales gradients by, from the loss and the norm of the scaled
-// gradients of all ranks.
-//   max_norm   0: no clipping
+// Decides an update from the sum of the losses and the norm of the gradients of all ranks.
+//   max_norm      maximum gradient norm; 0: no clipping
+//   scaled_norm   norm of the gradients before loss_scale is divided out
 UPDATE_FUNCTION struct update_result update_result_of(const struct update_plan *plan, double max_norm,
                                                       double loss_sum, double scaled_norm) {
     struct update_result result;
@@ -87,7 +87,7 @@ static inline struct optimizer_step_args optimizer_span_step(const struct optimi
     return step;
 }
 
-// ---- constants
+// ---- the constants of an optimizer step
 
 // The constants of an optimizer step, which do not depend on the element. Computed once per call, in double,
 // and rounded to float.
@@ -112,8 +112,8 @@ static inline float schedule_free_weight(double beta1) {
     return (float)(1.0 - 1.0 / beta1);
 }
 
-// False on the first step of SGD and schedule-free AdamW, which has no previous m, and for SGD without
-// momentum.
+// True if the step reads m. False on the first step of SGD and schedule-free AdamW, which has no previous
+// m, and for SGD without momentum.
 static inline bool optimizer_reads_moments(const struct optimizer_step_args *args) {
     if (args->rule == OPTIMIZER_SCHEDULE_FREE)
         return args->step > 1;

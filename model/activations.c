@@ -1,6 +1,7 @@
-// A wait on an event refers to its latest recording. From the passes to the copies one event is enough,
-// because the copies wait for it at once. The other direction needs one event per buffer, because the passes
-// wait a block later.
+// Why copies share one event `computed`, but each device buffer has its own event `copied`: a stream that
+// waits for an event waits for the event's latest recording. A copy's wait for `computed` is issued right
+// after the recording, so no other recording comes in between. The passes wait for a copy only one block
+// later, when the next copy may already have been issued and its event recorded.
 #include "model/activations.h"
 
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static bool moves(const struct activation_checkpoints *activations, const struct
            i < activations->n_moved;
 }
 
-// Copies after all operations issued so far to the passes' stream.
+// Starts a copy of checkpoint i that waits for all operations issued so far to `stream`.
 static enum status copy_after(struct activation_checkpoints *activations, struct stream *stream, int i,
                               void *to, const void *from) {
     TRY(event_record(&activations->computed, stream));

@@ -1,22 +1,24 @@
-// The order of a block's sublayers in backward. The family computes each sublayer (family.h).
+// The sizes of a block's buffers, and the order of its sublayers in backward. The families have the code of
+// each sublayer (family.h).
 #include "model/decoder.h"
 
 #include <stddef.h>
 #include <stdio.h>
 
-// ---- activations
+// ---- the buffers of a block's activations
 
 #define BLOCK_BUFFERS 15
 struct buffer_layout {
     const char *name;
-    size_t member; // of struct block_buffers
+    size_t member; // offset of the pointer in struct block_buffers
     size_t elements;
     enum dtype type;
     unsigned set;       // enum block_activations
     bool only_backward; // only backward reads it
 };
 
-// Lists a block's activations, in the order in which forward writes them.
+// Lists a block's activations, in the order in which forward writes them. Activations that the model does
+// not have get 0 elements.
 static void list_buffers(const struct gpt_config *config, enum dtype type, size_t rows,
                          struct buffer_layout out[BLOCK_BUFFERS]) {
     const enum dtype wide = accumulation_dtype(type);
@@ -88,7 +90,7 @@ struct activation_widths activation_widths(const struct params *params) {
     return widths;
 }
 
-// ---- a unit
+// ---- a unit's arguments of the layers
 
 struct unit_pass unit_pass_of(struct runner *runner, const struct params *params, enum dtype type, int N,
                               int unit, struct unit_view view) {
@@ -103,9 +105,12 @@ struct unit_pass unit_pass_of(struct runner *runner, const struct params *params
                               .unit = unit};
 }
 
-// ---- a block
+// ---- backward of a block
 
-// Recomputes each activation as late as possible.
+// With BLOCK_MLP in `recomputed`, first runs all of the block's forward again except its last sublayer.
+// Otherwise, each activation is recomputed as late as possible:
+// - BLOCK_ATTENTION: by forward of SUBLAYER_QKV, just before backward of SUBLAYER_ATTN_PROJ
+// - BLOCK_NORMS, BLOCK_ACTIVATED, BLOCK_MIXED: by the backward functions that read these activations
 enum status block_backward(const struct block_pass *block, unsigned recomputed) {
     const struct family *family = family_of(block->unit.config);
     const bool all = recomputed & BLOCK_MLP, attention = !all && recomputed & BLOCK_ATTENTION;

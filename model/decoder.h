@@ -1,64 +1,72 @@
 // Code shared by all families of decoders: a block's buffers, the order of backward within a block, and what
 // backward recomputes. Used by training (gpt.c) and generation (generate.c). Internal to model/.
 //
-// A block has four sublayers (enum sublayer), each a matrix product with the operations before it. Only
-// SUBLAYER_FC_PROJ writes `out`:
-//   SUBLAYER_QKV        norm, queries, keys, values, attention   x      -> attention
-//   SUBLAYER_ATTN_PROJ  attention's output projection, + x       ...    -> middle (the residual stream)
-//   SUBLAYER_FC         norm, the MLP's first matrix             middle -> activated
-//   SUBLAYER_FC_PROJ    its second, + middle                     ...    -> out
-// A family may mix the token embedding into a block's x first, in SUBLAYER_QKV.
+// A block has four sublayers (enum sublayer), each a matrix product with the operations around it. On the
+// right: its main inputs and its output (struct block_pass, struct block_buffers).
+//   SUBLAYER_QKV        norm, queries, keys, values, attention      x                 -> attention
+//   SUBLAYER_ATTN_PROJ  attention's output projection, added to x   attention, x      -> middle
+//   SUBLAYER_FC         norm, the MLP's first matrix, activation    middle            -> activated
+//   SUBLAYER_FC_PROJ    the MLP's second matrix, added to middle    activated, middle -> out
+// Only SUBLAYER_FC_PROJ writes `out`. Until then the memory of `out` may hold an older activation
+// checkpoint (activations.h). In families that mix the token embedding into x, SUBLAYER_QKV does so first;
+// x above is then the mix.
 #ifndef ZERO_MODEL_DECODER_H
 #define ZERO_MODEL_DECODER_H
 
 #include "model/family.h"
 
-// ---- activations
+// ---- the buffers of a block's activations
 
-// The sets of a block's activations that recomputation distinguishes (enum gpt_recompute).
+// Sets of a block's activations. The levels of recomputation (enum gpt_recompute) differ in the sets that
+// backward recomputes. Each set lists members of struct block_buffers.
 enum block_activations {
-    BLOCK_ATTENTION = 1, // queries, keys, values, attention's output and lse; the first norm's mean and rstd
-    BLOCK_MLP = 2,       // the activations after attention's output, except the next two sets
-    BLOCK_NORMS = 4,     // outputs of both norms
-    BLOCK_ACTIVATED = 8, // the output of the MLP's activation
-    BLOCK_MIXED = 16,    // the block's mixed input, if it mixes; recomputed with the norms
+    BLOCK_ATTENTION = 1, // qkv, rotated, qk_rstd, attention, lse; mean and rstd of ln1
+    BLOCK_MLP = 2,       // middle, fc; mean and rstd of ln2
+    BLOCK_NORMS = 4,     // the outputs of ln1 and ln2
+    BLOCK_ACTIVATED = 8, // activated
+    BLOCK_MIXED = 16,    // mixed
     BLOCK_ALL = BLOCK_ATTENTION | BLOCK_MLP | BLOCK_NORMS | BLOCK_ACTIVATED | BLOCK_MIXED
 };
 
-// Adds buffers for some of a block's activations to the table and the list.
-//   sets          of enum block_activations; pointers to other activations are not changed
-//   for_backward  false: leaves out buffers that only backward reads
-//   label         prefix of the buffers' names in the plan
-//   blocks        (n) blocks that share the buffers
+// The size, type and place of a block's buffers.
 struct block_memory {
     const struct gpt_config *config;
     enum region_place place;
     enum dtype type;
-    size_t rows; // B T
+    size_t rows; // positions of a pass: B * T
 };
+// Adds buffers for some of a block's activations to the region table, and lists the pointers to them
+// (members of `blocks`) in `buffers`.
+//   sets          the activations: bits of enum block_activations. Pointers to others stay unchanged
+//   for_backward  false: leaves out buffers that only backward reads
+//   label         prefix of the buffers' names in the plan
+//   blocks        (n) the blocks that share these buffers: the pointers of all n are set to the same memory
 enum status block_buffers_add(struct buffer_list *buffers, struct region_table *table,
                               const struct block_memory *memory, unsigned sets, bool for_backward,
                               const char *label, struct block_buffers *blocks, int n) MUST_CHECK;
 
-// Elements per row (position) of the gradients of activations; 0 if the family has no such gradient.
+// Sizes of the buffers of struct activation_gradients: elements per row (position), except dbiases. 0: the
+// model has no such gradient.
 struct activation_widths {
-    size_t dbranch, dqkv, drotated, dfc;
-    size_t dembedding; // in the accumulation dtype
-    size_t dbiases;    // per block, not per row
+    size_t dbranch, dqkv, drotated, dfc; // in the compute dtype
+    size_t dembedding;                   // in the accumulation dtype
+    size_t dbiases;                      // elements of all biases of a block; in the accumulation dtype
 };
 struct activation_widths activation_widths(const struct params *params);
 
-// ---- a unit
+// ---- a unit's arguments of the layers
 
-// Describes a unit in a pass over N rows.
+// Returns the unit_pass with which layers.h's functions run a unit, in a pass over N rows (positions). Its
+// `dropout` is NULL.
 struct unit_pass unit_pass_of(struct runner *runner, const struct params *params, enum dtype type, int N,
                               int unit, struct unit_view view);
 
-// ---- a block
+// ---- backward of a block
 
-// Turns scratch->dresidual from the gradient of `out` into the gradient of `x`, and adds to the unit's
-// gradients. Recomputes activations that forward did not keep, as late as possible.
-//   recomputed  sets of enum block_activations that forward did not keep
+// Runs backward of a block. Replaces the gradient of block->out, in block->scratch->dresidual, by the
+// gradient of block->x. Adds to the gradients of the block's parameters.
+//   recomputed  the activations that forward did not keep, and that are therefore recomputed: bits of enum
+//               block_activations
 enum status block_backward(const struct block_pass *block, unsigned recomputed) MUST_CHECK;
 
 #endif

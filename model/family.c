@@ -1,5 +1,5 @@
-// The list of families, and the table of parameters that a family's tensors make. Within a unit, tensors are
-// in order of use.
+// The list of families, and params_init, which fills the parameter table from a family's tensors. Within a
+// unit, tensors are in order of use.
 #include "model/family.h"
 
 #include <math.h>
@@ -14,14 +14,15 @@ const struct family *family_of(const struct gpt_config *config) {
     return families[config->family];
 }
 
-// ---- the table
+// ---- filling the parameter table
 
 static void begin_unit(struct params *params) {
     params->units[params->n_units++] =
         (struct param_unit){.first_param = params->n_params, .offset = params->n_elements};
 }
 
-// Appends a tensor to the newest unit. Its name and initialization are already in its row.
+// Appends a tensor to the newest unit, as the next row of the table. Sets the row's shape, unit, offset and
+// weight decay; the caller sets its other members.
 static void add_param(struct params *params, int n_dims, int64_t rows, int64_t columns) {
     struct param_unit *unit = &params->units[params->n_units - 1];
     struct param *param = &params->params[params->n_params++];
@@ -72,7 +73,7 @@ static double std_of(const struct gpt_config *config, const struct tensor_layout
         return 0.02 / (layout->residual ? sqrt(2.0 * config->n_layer) : 1.0);
     case STD_FAN_IN:
         return 0.5 / sqrt((double)size_of(config, layout->columns));
-    case STD_UNIT: // as an lm_head too it would begin with logits of about sqrt(n_embd)
+    case STD_UNIT: // with a std of 1, the initial logits of a tied lm_head would be about sqrt(n_embd)
         return layout->tensor == PARAM_WTE && !config->untied ? 0.02 : 1;
     }
     return 0;
@@ -85,7 +86,7 @@ static void add_part(struct param *param, const char *name, int64_t first_row, i
     part->n_rows = n_rows;
 }
 
-// Names the rows of a fused tensor.
+// Sets the names and rows of a fused tensor's parts. No-op for other tensors.
 static void add_parts(struct param *param, const struct gpt_config *config, enum tensor_size rows) {
     if (rows == SIZE_QKV) {
         const int64_t queries = size_of(config, SIZE_HEADS);
@@ -109,7 +110,7 @@ static void add_layout(struct params *params, const struct unit_layout *unit, in
         if (layout->is_present && !layout->is_present(config, block))
             continue;
         struct param *param = &params->params[params->n_params];
-        // The names hold at most one %d.
+        // Each name has at most one %d; names without it ignore `block`.
         snprintf(param->name, sizeof param->name, layout->name, block);
         param->init = config->zero_init && layout->may_begin_at_zero ? INIT_ZEROS : layout->init;
         param->std = std_of(config, layout);

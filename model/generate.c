@@ -11,26 +11,27 @@
 #include "model/gpt_buffers.h"
 
 struct generator {
-    struct gpt gpt; // the passes, with caches. options.B and T are those of the current pass; no training
+    struct gpt gpt; // runs the passes; its options.B and T are those of the current pass
     struct generator_options options;
-    int *lengths;        // (sequences)
-    int32_t *documents;  // (sequences) start of the last document in each context
-    int32_t end_of_text; // with mask_documents; -1: not set yet
-    int32_t *pass_rows;  // (n_pass_rows) arrays of a pass, one after another: see place_rows
-    double *uniforms;    // (sequences) random numbers of a draw
+    int *lengths;        // (sequences) number of tokens in each context
+    int32_t *documents;  // (sequences) position at which each context's last document begins
+    int32_t end_of_text; // token that begins a document; -1: not set
+    int32_t *pass_rows;  // (n_pass_rows()) what place_rows copies to the device for a pass
+    double *uniforms;    // (sequences) a random number in [0, 1) for each sequence of a draw
     struct block_buffers block;
     void *device_uniforms, *drawn, *device_pass_rows;
 };
 
-// One pass over the gpt's tokens, (B T): T positions of one sequence (B = 1), or one position of each of B
-// sequences.
+// One pass over B T tokens: T tokens of one sequence (B = 1), or one token of each of B sequences (T = 1).
 struct generator_pass {
     struct generator *generator;
     struct runner *runner;
     const struct unit_hooks *hooks;
     int B, T;
-    const int *sequences;
-    const int32_t *tokens; // (n_tokens) host memory, for the first of the gpt's tokens
+    const int *sequences; // (B) their numbers in the cache
+    // (n_tokens) in host memory. n_tokens may be less than B T: the pass's last positions then have
+    // arbitrary tokens, and their results are not used.
+    const int32_t *tokens;
     int n_tokens;
 };
 
@@ -41,7 +42,8 @@ static size_t n_pass_rows(const struct generator_options *options, size_t chunk)
     return chunk > 3 * sequences ? chunk : 3 * sequences;
 }
 
-// Like find_documents in model/gpt.c, for the tokens of a pass with a cache.
+// Finds the document of each token, like token_batch_find_starts, but for tokens that continue contexts.
+//   first  [out] (B, T) position in the context at which the token's document begins
 static void find_documents(const struct generator_pass *pass, int32_t *first) {
     const struct generator *generator = pass->generator;
     assert(generator->end_of_text >= 0 || pass->n_tokens == 0);
@@ -56,8 +58,10 @@ static void find_documents(const struct generator_pass *pass, int32_t *first) {
     }
 }
 
-// Places the rows of the pass on host and device. With T = 1: the sequences and the lengths of their
-// contexts, (B) each. With mask_documents: the start of each token's document, (B, T).
+// Sets the shape and the caches of a pass. Fills its arrays in pass_rows, one after another, and copies
+// them to the device:
+// - with T = 1: the sequences, and the lengths of their contexts, (B) each
+// - with mask_documents: the start of each token's document, (B, T)
 static enum status place_rows(const struct generator_pass *pass) {
     struct generator *generator = pass->generator;
     struct gpt_cache *cache = &generator->gpt.cache;
@@ -100,7 +104,8 @@ static bool same_filters(const struct sampling *a, const struct sampling *b) {
            a->min_p == b->min_p;
 }
 
-// Samples from rows [row, row + n) of the step's logits, which have the same filters.
+// Samples a token from each of the rows [row, row + n) of the step's logits. `sampling` has their common
+// temperature and limits.
 static enum status sample(struct generator *generator, struct runner *runner, const struct sampling *sampling,
                           int n_drawable, int row, int n) {
     int stride = generator->gpt.params->config.vocab_size;
@@ -112,9 +117,9 @@ static enum status sample(struct generator *generator, struct runner *runner, co
     return STATUS_OK;
 }
 
-// ---- memory
+// ---- the buffers and the workspace
 
-// table NULL: a dry run's buffers.
+// Sets the pointers to the buffers. table NULL: sets them to a dry run's placeholders.
 static enum status find_buffers(struct generator *generator, const struct region_table *table) {
     struct gpt *gpt = &generator->gpt;
     buffers_find(&gpt->buffers, table);
@@ -129,7 +134,8 @@ static int longest_chunk(int n) {
     return chunk;
 }
 
-// Sizes the workspace. Attention's may grow with the context, so each shape runs at the end of the cache.
+// Sizes the workspace by a dry run of every shape. Attention may need more workspace for longer contexts,
+// so the tokens of each dry run are the last ones that fit into the cache.
 static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
     struct runner_sized sized = {.n = 0};
     struct runner runner = {.device = generator->gpt.device, .sized = &sized};
@@ -204,7 +210,7 @@ static enum status add_workspace(struct generator *generator, struct region_tabl
                       gpt->workspace_bytes, &gpt->workspace, "generate.operations");
 }
 
-// Initializes everything but the buffers.
+// Initializes everything but the buffers, which add_regions adds to the region table.
 static void generator_init(struct generator *generator, const struct params *params,
                            const struct generator_options *options, struct device *device) {
     const int V = params->config.vocab_size;
@@ -294,7 +300,7 @@ enum status generator_bind(struct generator *generator, const struct region_tabl
     return rope_table_fill(&gpt->rope, gpt->device, stream);
 }
 
-// ---- contexts
+// ---- appending to contexts, and sampling
 
 void generator_set_end_of_text(struct generator *generator, int32_t end_of_text) {
     generator->end_of_text = end_of_text;
@@ -319,13 +325,15 @@ int generator_length(const struct generator *generator, int sequence) {
 
 static enum status check_room(const struct generator *generator, int sequence, int n) {
     if (n < 1 || n > generator->options.positions - generator->lengths[sequence])
-        return FAIL(STATUS_INVALID, "%d more tokens do not fit a context of %d tokens, at most %d allowed", n,
+        return FAIL(STATUS_INVALID, "%d more tokens do not fit: the context has %d tokens, of at most %d", n,
                     generator->lengths[sequence], generator->options.positions);
     return STATUS_OK;
 }
 
-// The length of the next chunk of n tokens: a power of two. A short chunk is rounded up if at most a quarter
-// of it is then empty and there is room, because a pass over few rows takes as long as reading the weights.
+// Returns the length of the next chunk, when n tokens are left: the largest power of two that is at most n
+// and at most GENERATOR_CHUNK. It is doubled, up to 32, if n tokens fill at least three quarters of the
+// doubled chunk and the context has room for it (`room` tokens). Doubling saves a pass: even a pass over
+// few tokens takes as long as reading all weights.
 static int next_chunk(int n, int room) {
     enum { MOST_ROUNDED = 32 };
     int chunk = longest_chunk(n);
@@ -343,8 +351,9 @@ enum status generator_append(struct generator *generator, struct stream *stream,
         n_now = n < pass.T ? n : pass.T;
         pass.tokens = tokens;
         pass.n_tokens = n_now;
-        // A chunk that was rounded up repeats earlier tokens at its end. Their keys and values are
-        // overwritten by the tokens that follow, before anything attends to them.
+        // If the chunk is longer than n tokens, its last positions get arbitrary tokens: those that an
+        // earlier pass left there. No later token attends to their keys and values in the cache, because
+        // those are overwritten first.
         TRY(generator->gpt.device->copy(stream, generator->gpt.inputs.tokens, tokens,
                                         (size_t)n_now * sizeof *tokens));
         TRY(run_pass(&pass, TRACE_PROMPT));

@@ -7,14 +7,14 @@
 
 #include "model/gpt_buffers.h"
 
-// ---- one pass
+// ---- what all passes use
 
 struct model_pass {
     struct gpt *gpt;
     struct runner runner;
     const struct unit_hooks *hooks;
-    const float *loss_scale_from;      // of struct gpt_loss
-    const struct gpt_scoring *scoring; // for gpt_score; else NULL
+    const float *loss_scale_from;      // gpt_loss.scale_from; NULL: none
+    const struct gpt_scoring *scoring; // the argument of gpt_score; NULL in other passes
     struct dropout dropout;
     enum attention_kernel attention;
 };
@@ -55,14 +55,15 @@ static enum status ready(struct model_pass *pass, int unit) {
                : pass->hooks->grads_ready(pass->hooks->context, pass->runner.stream, unit);
 }
 
-// What backward acquires a unit for.
+// Returns the kind of pass for which backward acquires a unit.
 static enum gpt_pass backward_through(const struct model_pass *pass, int unit) {
     return params_unit_is_frozen(pass->gpt->params, unit) ? GPT_BACKWARD_FROZEN : GPT_BACKWARD;
 }
 
 // ---- forward
 
-// With T = 1: the number of positions that the rows see in a block, including their own.
+// With T = 1: returns how many positions the new token of each sequence attends to in a block, its own
+// position included, summed over the sequences. With T > 1: returns 0.
 static size_t keys_seen(const struct gpt *gpt, int block) {
     const struct gpt_cache *cache = &gpt->cache;
     const int window = gpt_window(&gpt->params->config, block);
@@ -117,8 +118,8 @@ static enum status embed(struct model_pass *pass, struct unit_view view) {
     return drop(&u, 0, out, NULL, out);
 }
 
-// Runs the units from the tokens to the residual stream after the last block.
-//   for_backward  backward will read the activation checkpoints
+// Runs forward of the embeddings and of all blocks.
+//   for_backward  true: backward will read the activation checkpoints
 static enum status forward(struct model_pass *pass, bool for_backward) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -145,14 +146,16 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
 
 // ---- final norm, and the matrix of lm_head
 
-// The last unit, and lm_head's matrix, which is in that unit or, if tied, in the embeddings' unit.
+// The units of the final norm and of lm_head.
 struct head {
+    // norm: the last unit. matrix: the unit with lm_head's matrix, which is the last unit or, if lm_head is
+    // tied, the embeddings.
     struct unit_pass norm, matrix;
-    int tensor;
+    int tensor; // lm_head's matrix in that unit: PARAM_LM_HEAD or, if tied, PARAM_WTE
 };
 
-// Acquires both and computes the final norm.
-//   backward  for their gradients too
+// Acquires the last unit and the unit of lm_head's matrix, and computes the final norm.
+//   backward  true: also acquire the gradients of the units that are not frozen
 static enum status head_acquire(struct model_pass *pass, bool backward, struct head *head) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -170,15 +173,15 @@ static enum status head_acquire(struct model_pass *pass, bool backward, struct h
     return STATUS_OK;
 }
 
-// Releases lm_head's matrix if it is not in the last unit.
+// Releases the unit of lm_head's matrix if it is not the last unit.
 static enum status head_release_matrix(struct model_pass *pass, enum gpt_pass direction) {
     return pass->gpt->params->config.untied ? STATUS_OK : release(pass, 0, direction);
 }
 
 // ---- lm_head and loss, a tile of rows at a time
 
-// Computes the logits of rows [row, row + n) to gpt->logits. With padding, the product reads rows beyond the
-// vocabulary: the memory that follows the weight (params_lm_head_columns).
+// Computes the logits of rows [row, row + n) into gpt->logits. If the vocabulary is padded
+// (params_lm_head_columns), the product also reads the memory that follows lm_head's matrix.
 static enum status logits_tile(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -190,7 +193,7 @@ static enum status logits_tile(struct model_pass *pass, const struct head *head,
     return STATUS_OK;
 }
 
-// Applies the soft-cap to a tile of logits, for gpt_logits and generation.
+// Applies the soft-cap to the first n rows of the tile of logits, for gpt_logits and generation.
 static enum status cap_tile(struct model_pass *pass, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -201,7 +204,8 @@ static enum status cap_tile(struct model_pass *pass, int n) {
     return STATUS_OK;
 }
 
-// Computes the losses of a tile. dlogits NULL: evaluation, with the plain cross entropy.
+// Computes the losses of a tile and, into dlogits, the gradients of its logits. dlogits NULL: computes only
+// the losses, without label smoothing and z-loss, for evaluation.
 static enum status losses_tile(struct model_pass *pass, int row, int n, float scale, void *dlogits) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_inputs *inputs = &gpt->inputs;
@@ -219,32 +223,33 @@ static enum status losses_tile(struct model_pass *pass, int row, int n, float sc
     return STATUS_OK;
 }
 
-// The number of rows of the tile that begins at `row`. Tiles have equal length where possible, so that few
-// shapes occur.
+// Returns the number of rows of the tile that begins at `row`. All tiles but the last have the same length.
 static int tile_rows(const struct gpt *gpt, int row) {
     int left = gpt->options.B * gpt->options.T - row;
     return left < gpt->logits.rows ? left : gpt->logits.rows;
 }
 
-// ---- recomputation
+// ---- which activations backward recomputes
 
-// What backward recomputes of a block. Nothing for the last block, whose activations are still in the
-// buffers.
+// Returns the activations of a block that backward recomputes: bits of enum block_activations. The last
+// block's activations are still in the buffers, so none of them is recomputed.
 static unsigned recomputed_of(const struct gpt *gpt, int block) {
     return block < gpt->params->config.n_layer - 1 ? gpt->blocks.recomputed : 0;
 }
 
 // ---- final norm, lm_head and loss, with their gradients
 
-// Whether the final norm or a unit below it is trained. If not, backward ends with lm_head.
+// True if the final norm, or a unit before it in forward, is trained. If not, backward ends with lm_head.
 static bool goes_below_head(const struct gpt *gpt, const struct head *head) {
     return gpt->blocks.lowest < gpt->params->config.n_layer ||
            layer_gradient(&head->norm, PARAM_LNF_WEIGHT) || layer_gradient(&head->norm, PARAM_LNF_BIAS);
 }
 
-// Computes the gradients of a tile: of its rows of the final norm's output, and of lm_head. The dlogits of
-// the padding are zero, so they add zeros to dx. The padding's rows of lm_head's gradient are zero and not
-// used. With a tied lm_head they are left out, because gradients of other tensors may be there.
+// Computes, for rows [row, row + n), the gradient of the final norm's output (in dbranch) and the rows'
+// contribution to the gradient of lm_head's matrix. Skips a gradient that no trained tensor needs. The
+// gradients of the padding's logits are zero, so they do not change dbranch. If lm_head is untied, the
+// gradient of its matrix also gets rows for the padding, which are zero and never read. If lm_head is tied,
+// it does not, because gradients of other tensors may follow it.
 static enum status logits_tile_backward(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     enum dtype type = gpt->options.type;
@@ -264,7 +269,8 @@ static enum status logits_tile_backward(struct model_pass *pass, const struct he
     return STATUS_OK;
 }
 
-// Computes losses and gradients down to the last block's output. Its gradient is then in dresidual.
+// Computes the losses, and the gradients of lm_head, of the final norm, and of the last block's output (in
+// dresidual).
 static enum status head_forward_backward(struct model_pass *pass, float loss_scale) {
     struct gpt *gpt = pass->gpt;
     const int n_layer = gpt->params->config.n_layer, N = gpt->options.B * gpt->options.T;
@@ -287,8 +293,9 @@ static enum status head_forward_backward(struct model_pass *pass, float loss_sca
 
 // ---- backward
 
-// Adds to dresidual, the gradient of block 0's input, the contributions of blocks that mix in the embedding:
-// a sum in the accumulation dtype, rounded once.
+// Completes the gradient of block 0's input, the token embedding, in dresidual: adds dembedding, the
+// contributions of the blocks that mix the embedding in. The sum is in the accumulation dtype and is
+// rounded once.
 static enum status add_dembedding(struct model_pass *pass) {
     const struct gpt *gpt = pass->gpt;
     const struct activation_gradients *d = &gpt->gradients;
@@ -302,7 +309,9 @@ static enum status add_dembedding(struct model_pass *pass) {
     return STATUS_OK;
 }
 
-// Adds the gradient of the token embedding: to lm_head's gradient if that is tied, else to zeros.
+// Adds to the gradients of the token and position embeddings. If lm_head is tied, it has already
+// contributed to the token embedding's gradient. Otherwise, with view.beta_zero, that gradient is first set
+// to zero.
 static enum status embed_backward(struct model_pass *pass, struct unit_view view) {
     struct gpt *gpt = pass->gpt;
     const struct unit_pass u = unit_of(pass, 0, view);
@@ -340,9 +349,10 @@ static enum status backward(struct model_pass *pass) {
     return release(pass, 0, GPT_BACKWARD_GRADS);
 }
 
-// ---- the inputs of a pass on their way to the device: the batch, and the numbers of its sequences
+// ---- loading the inputs of a pass: the batch and, for dropout, the numbers of its sequences
 
-// Loads the numbers of the sequences, which begin at first_token.
+// Loads the numbers of the sequences: the index of each one's first token, counted over the run. No-op
+// without dropout.
 static enum status load_sequences(struct gpt *gpt, struct stream *stream, int slot, uint64_t first_token) {
     const size_t n = (size_t)gpt->options.B;
     uint64_t *host = gpt->inputs.sequences_on_host, *to = gpt->inputs.sequences;
@@ -354,9 +364,9 @@ static enum status load_sequences(struct gpt *gpt, struct stream *stream, int sl
     return host ? gpt->device->copy(stream, to, numbers, n * sizeof *to) : STATUS_OK;
 }
 
-// Of any pass; on a GPU through pinned memory: two buffers in turn, so that the host fills one while the
-// device still reads the other.
-//   first_token  [r] of gpt_load, or NULL: no pass of training follows
+// Loads the inputs of any pass. For a GPU they are first copied to pinned memory: to its two slots in turn,
+// so that the host can fill one while the device still reads the other.
+//   first_token  as in gpt_load; NULL for evaluation and scoring, which have no dropout
 static enum status load_inputs(struct gpt *gpt, struct stream *stream, const struct token_batch *batch,
                                const uint64_t *first_token) {
     struct gpt_inputs *inputs = &gpt->inputs;
@@ -370,7 +380,8 @@ static enum status load_inputs(struct gpt *gpt, struct stream *stream, const str
                   {inputs->weights, batch->weights}};
     const int slot = (int)(inputs->n_loads++ % GPT_INPUT_SLOTS);
     assert(batch->starts || !inputs->first);
-    assert(!batch->weights || gpt->accumulation == DTYPE_F32); // the oracle would read doubles
+    // In float64, cross_entropy of tests/ref would read the weights as doubles, but they are fp32.
+    assert(!batch->weights || gpt->accumulation == DTYPE_F32);
     char *staged = inputs->on_host;
     if (staged) {
         TRY(event_synchronize(&inputs->loaded[slot]));
@@ -405,8 +416,8 @@ static enum status run_training(struct model_pass *pass, float loss_scale) {
 }
 
 // Copies the first n rows of the tile of logits to host memory, as fp32. 16-bit logits are first copied to
-// the second half of their row's memory and then upcast in order, so that no result overwrites a logit that
-// is still to be read.
+// the second half of their row in `to`, and then upcast in order. So no result overwrites a logit that is
+// still to be read.
 static enum status copy_logits(struct model_pass *pass, float *to, int n) {
     struct gpt *gpt = pass->gpt;
     enum dtype type = gpt->logits.type;
@@ -426,8 +437,9 @@ static enum status copy_logits(struct model_pass *pass, float *to, int n) {
     return STATUS_OK;
 }
 
-// Predicts the most likely next token for given rows of the pass, in fp32 whatever the type: rounded logits
-// could be equal. So could large logits with a soft-cap, which is left out because it keeps their order.
+// Predicts the most likely next token for each row in pass->scoring->rows. The logits are fp32 even if the
+// compute type is narrower, because different logits could become equal by rounding. The soft-cap is left
+// out: it keeps the order, but could make large logits equal.
 static enum status predict(struct model_pass *pass, const struct head *head) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_scoring *scoring = pass->scoring;
@@ -439,7 +451,8 @@ static enum status predict(struct model_pass *pass, const struct head *head) {
             TRY(gpt->device->copy(pass->runner.stream, (char *)gpt->predictions.rows + (size_t)i * row_bytes,
                                   (char *)gpt->lnf.out + (size_t)scoring->rows[first + i] * row_bytes,
                                   row_bytes));
-        // Always use all rows, so that the product has one shape. The unused ones are from an earlier batch.
+        // The product always has GPT_PREDICTION_ROWS rows, and so one shape. The results of rows from n on
+        // are not used.
         RUN(&pass->runner, linear_forward, .out = gpt->predictions.logits, .x = gpt->predictions.rows,
             .weight = layer_weight(&head->matrix, head->tensor), .N = GPT_PREDICTION_ROWS, .IC = C,
             .OC = gpt->logits.columns, .out_stride = gpt->logits.stride, .type = gpt->options.type,
@@ -456,8 +469,9 @@ static enum status predict(struct model_pass *pass, const struct head *head) {
     return STATUS_OK;
 }
 
-// Computes the losses of a forward pass to gpt->losses. With host_logits, (B T, vocab_size) fp32: copies the
-// logits there instead.
+// Runs a forward pass, and computes the losses of its positions into gpt->losses.each. With pass->scoring,
+// also computes the predictions.
+//   host_logits  if not NULL: (B T, vocab_size) fp32, receives the logits; the losses are then not computed
 static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     struct gpt *gpt = pass->gpt;
     int N = gpt->options.B * gpt->options.T;
@@ -511,7 +525,8 @@ static enum status sum_losses(struct model_pass *pass, double *sum, bool accumul
     return STATUS_OK;
 }
 
-// Copies the sum of the losses to the host, and the losses themselves if `losses` is not NULL.
+// Copies the sum of the losses to *sum and, unless `losses` is NULL, the losses of all positions to
+// `losses`.
 static enum status read_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
     const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
     const struct gpt_losses *from = &gpt->losses;
@@ -570,8 +585,9 @@ int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]) {
     return n;
 }
 
-// Begins a pass of scoring, with the gpt in one of its shapes: the buffers hold B * T tokens, in any shape.
-// Attention uses this program's own kernels, because cuDNN would take time to plan each shape.
+// Begins a scoring pass: sets the gpt's B and T to the pass's shape, and returns the previous ones, which
+// end_scoring restores. No shape has more tokens than the buffers have room for. Attention uses this
+// program's own kernels, because cuDNN would take time to plan each shape.
 static struct gpt_shape begin_scoring(struct model_pass *pass, const struct gpt_scoring *scoring) {
     struct gpt_options *options = &pass->gpt->options;
     const struct gpt_shape whole = {options->B, options->T};
@@ -612,7 +628,7 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
     return run_evaluation(&pass, logits);
 }
 
-// Dry run of every shape of gpt_score.
+// Makes a dry run of every shape that gpt_score accepts.
 static enum status dry_run_scoring(struct model_pass pass, size_t *workspace_bytes) {
     struct gpt_shape shapes[GPT_MOST_SHAPES];
     const int n = gpt_shapes(pass.gpt->options.B, pass.gpt->options.T, shapes);

@@ -1,4 +1,4 @@
-// GPT-2 (Radford et al., 2019; the sizes and tricks of nanoGPT and llm.c):
+// GPT-2 (Radford et al., 2019), as in nanoGPT and llm.c:
 //   x += c_proj(attention(c_attn(ln_1(x))))
 //   x += c_proj(gelu(c_fc(ln_2(x))))
 // with learned position embeddings, biases everywhere, and lm_head tied to the token embedding.

@@ -10,45 +10,51 @@
 #include "model/gpt_options.h"
 #include "model/rope_table.h"
 
-#define GPT_INPUT_SLOTS     2  // slots of pinned memory for inputs
-#define GPT_PREDICTION_ROWS 32 // rows whose logits gpt_score computes at a time for predictions
+#define GPT_INPUT_SLOTS     2  // batches in pinned memory: one is filled while the device reads the other
+#define GPT_PREDICTION_ROWS 32 // predictions that gpt_score computes at a time
 
-// The key-value caches for a generation pass (generate.c). B or T is 1.
+// The key-value caches in a pass of generation (generate.c). The pass has B = 1 or T = 1.
 struct gpt_cache {
-    void **blocks; // (n_layer), each (sequences, positions, 2 K D): keys, then values
-    size_t stride; // elements from one sequence to the next
-    int sequence;  // sequence of the first row, and the positions in its cache before the pass
-    int length;
-    // With T = 1, (B): in the device's memory, and `lengths` and `first` (as gpt_inputs.first, or NULL) in
-    // the host's.
-    const int32_t *sequences, *lengths, *host_lengths, *host_first;
+    // (n_layer) each block's cache: (sequences, positions, gpt_cache_width), for each position the keys and
+    // then the values.
+    void **blocks;
+    size_t stride; // elements from one sequence to the next in a block's cache
+    int sequence;  // number of the pass's first sequence
+    int length;    // number of positions in that sequence's cache before the pass
+    // With T = 1, the next three have B elements; with T > 1, they are NULL.
+    const int32_t *sequences;    // numbers of the pass's sequences, in device memory
+    const int32_t *lengths;      // number of positions in their caches before the pass, in device memory
+    const int32_t *host_lengths; // a copy of `lengths` in host memory
+    // With mask_documents: gpt_inputs.first, (B, T), in host memory; else NULL.
+    const int32_t *host_first;
 };
 
 // The inputs of a pass, set by gpt_load and by evaluations.
 struct gpt_inputs {
     void *tokens, *targets;
-    int32_t *first;   // (B, T) the first position that each one attends to; NULL without mask_documents
-    float *weights;   // (B, T) of the targets
+    int32_t *first;   // (B, T) first position that each position attends to; NULL without mask_documents
+    float *weights;   // (B, T) weights of the targets
     bool is_weighted; // the batch that was loaded last has weights
-    int n_fields;     // of the above
-    char *on_host;    // (GPT_INPUT_SLOTS, n_fields, B, T); NULL where the device reads the host's memory
-    // With dropout: numbers in the run of the pass's sequences, as many as a pass can have. On the host
-    // GPT_INPUT_SLOTS times as many; NULL if the device reads host memory.
-    uint64_t *sequences, *sequences_on_host;
-    struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
-    int64_t n_loads;
-    size_t n_tokens; // per slot: B * T of gpt_new
+    int n_fields;     // arrays per batch: tokens, targets, weights and, with mask_documents, first
+    char *on_host;    // (GPT_INPUT_SLOTS, n_fields, B, T) batches in pinned memory; NULL on the CPU
+    // With dropout: (B) index of each sequence's first token, counted over the run (gpt_load); else NULL.
+    uint64_t *sequences;
+    uint64_t *sequences_on_host; // (GPT_INPUT_SLOTS, B) `sequences` in pinned memory; NULL on the CPU
+    struct event loaded[GPT_INPUT_SLOTS]; // recorded when the device has copied the slot's batch
+    int64_t n_loads;                      // number of batches loaded so far
+    size_t n_tokens;                      // maximum number of tokens per batch: B * T of gpt_new
 };
 
 // The blocks' activations.
 struct gpt_blocks {
-    int lowest; // the lowest block that backward goes through, or n_layer: what those below compute is not
-                // kept
-    int n;      // with buffers of their own: from `lowest` on or, with RECOMPUTE_BLOCK or without training, 1
-    struct block_buffers *buffers; // (n); gpt_block_buffers
-    unsigned recomputed; // sets of block_activations that backward recomputes in all blocks but the last
+    int lowest; // lowest block that backward goes through; n_layer: none. Lower blocks keep no activations
+    // Number of sets of buffers: one per block from `lowest` on, or one for all blocks if none keeps
+    // activations.
+    int n;
+    struct block_buffers *buffers; // (n) use gpt_block_buffers to find a block's
+    unsigned recomputed; // what backward recomputes in all blocks but the last: bits of block_activations
 };
-// The buffers of a block. Blocks below `lowest` use those of `lowest`, before it does.
+// Returns the buffers of a block. Blocks below `lowest` use those of block `lowest`, which runs after them.
 static inline struct block_buffers *gpt_block_buffers(const struct gpt_blocks *blocks, int block) {
     return &blocks->buffers[blocks->n == 1 || block < blocks->lowest ? 0 : block - blocks->lowest];
 }
@@ -56,30 +62,35 @@ static inline struct block_buffers *gpt_block_buffers(const struct gpt_blocks *b
 // A tile of logits and its gradient.
 struct gpt_logits {
     void *data, *gradient;
-    int rows, columns, stride; // columns: the vocabulary and its padding; stride: elements between rows
-    enum dtype type;
+    int rows;        // maximum number of rows per tile
+    int columns;     // number of logits per row: the vocabulary and its padding
+    int stride;      // elements from one row to the next
+    enum dtype type; // of the logits; their gradient has the compute type
 };
 
-// Losses of the positions, (B, T), and their sum.
+// The losses of a pass, in device memory, and their copies in host memory.
 struct gpt_losses {
-    void *each, *each_on_host;
+    void *each, *each_on_host; // (B, T) in the accumulation dtype
     double *sum, *sum_on_host;
 };
 
-// For gpt_score: GPT_PREDICTION_ROWS rows of the final norm, their logits in the accumulation dtype, tokens.
+// Buffers of gpt_score for GPT_PREDICTION_ROWS positions.
 struct gpt_predictions {
-    void *rows, *logits;
-    int32_t *tokens;
+    void *rows;      // outputs of the final norm
+    void *logits;    // in the accumulation dtype
+    int32_t *tokens; // the most likely next tokens
 };
 
 struct gpt {
     const struct params *params;
     struct gpt_options options;
     struct device *device;
-    enum dtype accumulation; // dtype of losses, gradients, mean, rstd and lse: fp32, or double in the oracle
-    struct gpt_work work[2]; // of training, by a dry run: [0] a step's first micro-batch, [1] a further one
+    // Dtype of losses, parameters' gradients, lse, and norms' mean and rstd: fp32; double in tests/ref.
+    enum dtype accumulation;
+    struct gpt_work work[2]; // work of a training micro-batch: [0] the first of a step, [1] a further one
 
-    // Memory: pointers set by gpt_bind, except those in lists of their own.
+    // Memory. gpt_bind sets the pointers in the members below: those that `buffers` lists, and those of
+    // `activations` and `rope`.
     struct buffer_list buffers;
     struct gpt_inputs inputs;
     struct activation_checkpoints activations;
@@ -90,7 +101,7 @@ struct gpt {
     struct gpt_predictions predictions;
     struct activation_gradients gradients;
     struct rope_table rope;
-    struct gpt_cache cache; // for generation; blocks NULL: none
+    struct gpt_cache cache; // for generation; cache.blocks is NULL if there is no cache
     void *workspace;
     size_t workspace_bytes;
 };
@@ -100,9 +111,11 @@ struct gpt {
 enum status gpt_run_cached(struct gpt *gpt, struct runner *runner, const struct unit_hooks *hooks,
                            enum trace_kind kind) MUST_CHECK;
 
-// Dry run of every pass that the gpt can make. Finds the workspace of its operations, and gpt->work.
+// Makes a dry run of every pass that the gpt's options allow, and fills gpt->work.
+//   workspace_bytes  [out] the largest workspace that any operation needs
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
-// Dry run of one pass (training if the gpt trains) that records its trace. Uses no operation of the device.
+// Records the trace of one pass by a dry run: of training if the gpt trains, else of evaluation. Calls no
+// operation of the device.
 enum status gpt_record(struct gpt *gpt, struct trace *trace) MUST_CHECK;
 
 #endif

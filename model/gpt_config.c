@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
-#define LARGEST_MODEL 0x1p50 // weights, approximately
+#define LARGEST_MODEL 0x1p50 // limit of check_sizes's estimate of the number of weights
 
 #define FIELD(member, kind, name_of_option, ...)                                                             \
     {                                                                                                        \
@@ -77,7 +77,8 @@ static int default_int(int value, int otherwise) {
     return value > 0 ? value : otherwise;
 }
 
-// 4 n_embd for GPT-2. Llama (as in Meta's code): two thirds of that, rounded up to a multiple of 256.
+// Returns 4 n_embd; for the Llama family, as in Meta's code, two thirds of this, rounded up to a multiple
+// of 256.
 static int default_intermediate_size(const struct gpt_config *config) {
     int64_t C = config->n_embd, size = config->family == FAMILY_LLAMA ? (8 * C / 3 + 255) / 256 * 256 : 4 * C;
     return size < INT_MAX ? (int)size : INT_MAX;
@@ -94,7 +95,8 @@ static enum mlp_activation default_activation(enum model_family family) {
     return defaults[family];
 }
 
-// Fills in transformers' defaults. Clears fields that the type does not use, so that configs can be compared.
+// Fills in transformers' defaults. With ROPE_DEFAULT, clears all fields but theta, so that unused fields do
+// not make two configs differ.
 static void resolve_rope(struct rope_config *rope, int n_positions, double theta) {
     set_default(&rope->theta, theta);
     if (rope->type == ROPE_DEFAULT) {
@@ -129,27 +131,28 @@ static enum status check_sizes(const struct gpt_config *config) {
         if (field->type == FIELD_SIZE && !gpt_field_is_rope(field) && gpt_field_get(field, config) < 1)
             return FAIL(STATUS_INVALID, "the model's %s is %.0f, expected at least 1", field->name,
                         gpt_field_get(field, config));
-    // Row counts of wide linear layers and embeddings are ints; element counts must stay far from 2^63.
+    // The rows of linear layers and embeddings must fit an int; element counts must stay far from 2^63.
     double C = config->n_embd, rows = (double)config->vocab_size * 2 + config->n_positions;
     double heads = (double)(config->n_head + (double)config->n_kv_head) * config->head_dim;
     double F = config->intermediate_size;
     double tables = (double)config->n_value_embeddings * config->n_kv_head * config->head_dim;
     if (config->n_embd > (1 << 24) || config->n_layer > (1 << 16) || heads > 1 << 28 || F > 1 << 28 ||
         (2 * heads + 3 * F) * C * config->n_layer + rows * C + config->vocab_size * tables > LARGEST_MODEL)
-        return FAIL(STATUS_INVALID, "the model's n_embd %d or n_layer %d is too large", config->n_embd,
-                    config->n_layer);
+        return FAIL(STATUS_INVALID, "the model is too large: its n_embd is %d, its n_layer %d",
+                    config->n_embd, config->n_layer);
     return STATUS_OK;
 }
 
-// Checks the fields of rotary positions.
+// Checks head_dim and partial_rotary_factor, from which the number of rotated pairs follows.
 static enum status check_rotation(const struct gpt_config *config) {
     if (config->head_dim % 2 != 0)
         return FAIL(STATUS_INVALID, "the model's head_dim %d is odd; RoPE rotates pairs", config->head_dim);
     if (!(config->partial_rotary_factor <= 1) || gpt_rotated_pairs(config) < 1)
-        return FAIL(STATUS_INVALID,
-                    "the model's partial_rotary_factor %g rotates no pair of a head of %d, or more than all; "
-                    "expected %g to 1",
-                    config->partial_rotary_factor, config->head_dim, 2.0 / config->head_dim);
+        return FAIL(
+            STATUS_INVALID,
+            "the model's partial_rotary_factor is %g; for heads of %d dimensions, expected %g (one pair) to "
+            "1 (all pairs)",
+            config->partial_rotary_factor, config->head_dim, 2.0 / config->head_dim);
     return STATUS_OK;
 }
 

@@ -20,107 +20,117 @@ enum model_family {
 enum mlp_activation { MLP_DEFAULT, MLP_GELU, MLP_SWIGLU, MLP_RELU_SQUARED };
 
 // Rotary position embedding: the base, and how frequencies are scaled for contexts longer than in training
-// (model/rope_table.h). Fields are named as in Hugging Face's "rope_scaling".
+// (model/rope_table.h). Fields are named as in Hugging Face's "rope_scaling". A field's comment begins with
+// the types that use it.
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, N_ROPE_TYPES };
 extern const char *const rope_type_names[N_ROPE_TYPES]; // Hugging Face's "rope_type"
 struct rope_config {
-    double theta;
+    double theta; // base of the frequencies
     enum rope_type type;
-    double factor;
+    double factor;                            // linear, llama3 and yarn
     double low_freq_factor, high_freq_factor; // llama3
     double beta_fast, beta_slow;              // yarn
-    double attention_factor;                  // yarn; 0: 0.1 log(factor) + 1
-    int original_positions;                   // llama3 and yarn: "original_max_position_embeddings"
+    double attention_factor;                  // yarn; 0 means 0.1 log(factor) + 1
+    // llama3 and yarn: context length before it was extended; "original_max_position_embeddings" in files.
+    int original_positions;
 };
 
-// The sizes of a model. From n_kv_head on, zero means the family's default, which gpt_config_resolve fills
-// in. The config in a parameter table always has them filled in.
+// The sizes and variants of a model. From n_kv_head on, zero means the family's default, which
+// gpt_config_resolve fills in. In the config of a parameter table (struct params) the defaults are always
+// filled in.
 #define MODEL_WINDOWS_MOST          64
 #define MODEL_VALUE_EMBEDDINGS_MOST 64
 struct gpt_config {
     int n_layer, n_head, n_embd, vocab_size, n_positions;
 
     enum model_family family;
-    int n_kv_head;           // key-value heads; n_head is a multiple. Default: n_head
-    int head_dim;            // default: n_embd / n_head
-    int intermediate_size;   // of the MLP. Default: 4 n_embd (GPT-2, modern); 8/3 n_embd, rounded up to a
-                             // multiple of 256 (Llama)
-    double norm_eps;         // default: 1e-5
-    bool qkv_bias;           // Llama family: bias on queries, keys and values (Qwen2)
-    bool o_bias;             // Llama family: bias of attention's output projection
-    bool qk_norm;            // RMSNorm of each query and key head: Llama family, with weights (Qwen3); modern
+    int n_kv_head; // number of key-value heads; divides n_head. Default: n_head
+    int head_dim;  // default: n_embd / n_head
+    // Width of the MLP. Default: 4 n_embd (GPT-2, modern) or 8/3 n_embd, rounded up to a multiple of 256
+    // (Llama family).
+    int intermediate_size;
+    double norm_eps; // epsilon of the norms. Default: 1e-5
+    bool qkv_bias;   // Llama family: bias on queries, keys and values (Qwen2)
+    bool o_bias;     // Llama family: bias of attention's output projection
+    // RMSNorm of each query and key head: in the Llama family (Qwen3) with weights, in modern without.
+    bool qk_norm;
     bool untied;             // lm_head has its own matrix
-    struct rope_config rope; // Llama family, modern; default theta: 10000, modern: 1024
-    // Llama family, modern: block i attends to at most the last windows[i % n_windows] positions; 0: no
-    // limit.
-    int n_windows; // 0: no windows
+    struct rope_config rope; // unused by GPT-2. Default theta: 10000 (Llama family), 1024 (modern)
+    // Llama family, modern: in block i, a position attends to at most the last windows[i % n_windows]
+    // positions, including itself. A window of 0 is no limit.
+    int n_windows; // 0: no block has a window
     int windows[MODEL_WINDOWS_MOST];
-    enum mlp_activation activation; // default: the family's; only modern has a choice
+    enum mlp_activation activation; // default: the family's; other values only for modern
 
     // Modern only.
-    double partial_rotary_factor; // the fraction of each head that is rotated. Default: 0.5; others: 1
+    double partial_rotary_factor; // fraction of a head that RoPE rotates. Default: 0.5; other families: 1
     double soft_cap;              // logits become soft_cap tanh(logits / soft_cap); 0: unchanged
-    bool zero_init;               // projections into the residual stream and lm_head are initialized to zero
-    bool embedding_skip;          // blocks but the first mix their input with the token embedding
+    bool zero_init;               // lm_head and the projections into the residual stream are initially zero
+    bool embedding_skip;          // all blocks but the first mix their input with the token embedding
     int n_value_embeddings;       // number of blocks that add the token's row of a table to their values
-    int value_embeddings[MODEL_VALUE_EMBEDDINGS_MOST];
+    int value_embeddings[MODEL_VALUE_EMBEDDINGS_MOST]; // the numbers of these blocks
 };
 
-// The table of these fields, except the lists. Options, checks and file formats use it.
+// A row of the table of gpt_config's fields (gpt_fields). The lists `windows` and `value_embeddings` are
+// not in it. Options, checks and file formats use the table.
 struct gpt_field {
     const char *name;                                                 // in messages: "n_layer", "rope.factor"
-    const char *option;                                               // "model.n_layer"
-    size_t offset;                                                    // in struct gpt_config
+    const char *option;                                               // name of its option: "model.n_layer"
+    size_t offset;                                                    // in bytes, in struct gpt_config
     enum { FIELD_SIZE, FIELD_NUMBER, FIELD_BOOL, FIELD_CHOICE } type; // int, double, bool, an enum
-    // Keys in the Llama family's config.json (GPT-2's equal `name`), and in GGUF after the architecture
-    // prefix.
-    const char *hf, *gguf;
-    bool is_needed;       // required in these files
-    bool zero_is_default; // the option's 0 means the default
-    bool is_negated;      // the option has the opposite meaning
+    const char *hf;       // key in the Llama family's config.json; in GPT-2's the key is `name`
+    const char *gguf;     // key in GGUF files, without the prefix of the architecture
+    bool is_needed;       // a file must have the key
+    bool zero_is_default; // the value 0 of the option means the default
+    bool is_negated;      // the option means the opposite: model.tied for `untied`
     int first_choice;     // enum value of the option's first word
-    unsigned rope_types;  // bits 1 << type of the RoPE types that have this field
+    unsigned rope_types;  // for a field of RoPE's scaling: bits 1 << type of the rope_types that use it
 };
-// The first fields are n_layer to n_positions. The family follows; GPT-2 does not have the rest.
+// gpt_fields begins with the GPT_N_SIZES fields n_layer to n_positions. Then comes `family`. In a GPT-2
+// model the other fields have their defaults.
 #define GPT_N_SIZES 5
 extern const struct gpt_field gpt_fields[];
 extern const int gpt_n_fields;
-// Get and set a field as the option numbers it: 0 or 1 for a bool, the index of the word for an enum.
+// Get and set a field as the value of its option: 0 or 1 for a bool, the index of the option's word for an
+// enum.
 double gpt_field_get(const struct gpt_field *field, const struct gpt_config *config);
 void gpt_field_set(const struct gpt_field *field, struct gpt_config *config, double value);
 #define GPT_FIELD_IS(field, member) ((field)->offset == offsetof(struct gpt_config, member))
-// Fields of struct rope_config.
+// True for the fields of struct rope_config.
 static inline bool gpt_field_is_rope(const struct gpt_field *field) {
     return field->offset - offsetof(struct gpt_config, rope) < sizeof(struct rope_config);
 }
 
 // Fills in the defaults.
 void gpt_config_resolve(struct gpt_config *config);
-// Checks a config whose defaults are filled in. STATUS_INVALID unless each size is at least 1, heads divide
-// evenly, RoPE rotates at least one pair, value embeddings are in distinct existing blocks, and no count of
-// elements overflows.
+// Checks a config whose defaults are filled in. STATUS_INVALID unless:
+// - each size is at least 1, and the model is not so large that a count of elements could overflow
+// - n_head is a multiple of n_kv_head and, in GPT-2, n_embd a multiple of n_head
+// - with RoPE, head_dim is even, and at least one and at most all pairs of each head are rotated
+// - value embeddings are in distinct existing blocks
 enum status gpt_config_check(const struct gpt_config *config) MUST_CHECK;
-// Likewise for a config that was read from a file; messages begin with the file's name, `source`.
+// Like gpt_config_check, for a config read from a file; messages begin with the file's name, `source`.
 enum status gpt_config_check_read(const struct gpt_config *config, const char *source) MUST_CHECK;
 // Returns the name of the first field in which two models differ, or NULL. Defaults need not be filled in.
 // Initial values (zero_init) do not count as a difference.
 const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_config *b);
-// Copies the fields on which no tensor depends: n_positions, RoPE and windows. Trained weights can be trained
-// further with other values. For families without a table of positions.
+// Copies from `from` to `config` the fields that change no tensor's shape: n_positions, RoPE and windows.
+// Trained weights can be trained further with other values of these. No-op for GPT-2, whose position
+// embeddings depend on n_positions.
 void gpt_config_take_context(struct gpt_config *config, const struct gpt_config *from);
 // Elements per position in a block's key-value cache: keys, then values.
 static inline size_t gpt_cache_width(const struct gpt_config *config) {
     return 2 * (size_t)config->n_kv_head * (size_t)config->head_dim;
 }
-// The columns of the fused projection of queries, keys and values.
+// The number of outputs of the fused projection of queries, keys and values.
 static inline int gpt_qkv_width(const struct gpt_config *config) {
     return (config->n_head + 2 * config->n_kv_head) * config->head_dim;
 }
-// The rows of the MLP's first matrix.
+// The number of rows of the MLP's first matrix.
 static inline int gpt_mlp_width(const struct gpt_config *config) {
     return config->activation == MLP_SWIGLU ? 2 * config->intermediate_size : config->intermediate_size;
 }
-// GPT-2 has position embeddings instead.
+// True if the model has RoPE. GPT-2 has position embeddings instead.
 static inline bool gpt_has_rope(const struct gpt_config *config) {
     return config->family != FAMILY_GPT2;
 }
@@ -134,10 +144,11 @@ static inline bool gpt_has_value_embedding(const struct gpt_config *config, int 
             return true;
     return false;
 }
-// Whether the block mixes its input with the token embedding.
+// True if the block mixes its input with the token embedding.
 static inline bool gpt_mixes(const struct gpt_config *config, int block) {
     return config->embedding_skip && block > 0;
 }
+// The maximum number of positions that a position of this block attends to, including itself; 0: no limit.
 static inline int gpt_window(const struct gpt_config *config, int block) {
     return config->n_windows > 0 ? config->windows[block % config->n_windows] : 0;
 }

@@ -8,17 +8,20 @@
 #include "base/alloc.h"
 #include "model/gpt.h"
 
-// Logits are computed one tile of rows at a time; this bounds the tile. Each tile reads wte and adds to its
-// gradient again. If products are fast, that takes as long as they do. So the tile is twice as large on a CPU
-// with AMX, and may have up to GPU_LOGITS_ROWS rows on a GPU.
+// Logits are computed one tile of rows at a time, of at most LOGITS_TILE_BYTES. Each tile reads lm_head's
+// matrix again, and reads and writes the matrix's gradient again. Where matrix products are fast, this
+// memory traffic takes as long as the products. So the limit is twice as large on a CPU with AMX, and up to
+// GPU_LOGITS_ROWS rows on a GPU.
 #define LOGITS_TILE_BYTES    ((size_t)64 << 20)
 #define GPU_LOGITS_ROWS      16384
 #define AMX_LOGITS_GRAIN     32 // rows that AMX multiplies at once
-#define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
-#define MINIMUM_LOGITS_ROWS  64
+#define LOGITS_ROW_ALIGNMENT 64 // elements; each row of logits then starts on a cache line
+#define MINIMUM_LOGITS_ROWS  64 // rows that a tile may have even if it then exceeds its limit in bytes
 
-// The sets of activations that backward recomputes. An activation's output is recomputed only if that gives
-// the same bits: a GPU's library computes GELU in the epilogue of a product, with its own rounding.
+// Returns the activations that backward recomputes: bits of enum block_activations. BLOCK_ACTIVATED, the
+// output of the MLP's activation, is recomputed from the activation's input only if this gives the same
+// bits. It does not for GELU on a GPU: there forward computes GELU in the epilogue of a product, whose
+// library rounds in its own way.
 static unsigned recomputed_sets(const struct params *params, const struct gpt_options *options,
                                 const struct device *device) {
     bool same_bits = device->place == REGION_HOST || params->config.activation != MLP_GELU;
@@ -35,8 +38,8 @@ static unsigned recomputed_sets(const struct params *params, const struct gpt_op
     }
 }
 
-// Adds one set of buffers that all blocks share for recomputed activations, and buffers per block for the
-// rest.
+// Adds the buffers of the blocks: for recomputed activations one set that all blocks share, for the others
+// one set per block.
 static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     const struct block_memory memory = {&gpt->params->config, gpt->device->place, gpt->options.type,
                                         gpt->inputs.n_tokens};
@@ -61,7 +64,7 @@ static enum status add(struct gpt *gpt, struct region_table *table, enum region_
     return buffer_add(&gpt->buffers, table, kind, gpt->device->place, type, elements, pointer, name);
 }
 
-// Adds a buffer of data on the host.
+// Adds a buffer of kind REGION_DATA in host memory; none for 0 elements.
 static enum status add_on_host(struct gpt *gpt, struct region_table *table, enum dtype type, size_t elements,
                                void *pointer, const char *name) {
     return buffer_add(&gpt->buffers, table, REGION_DATA, REGION_HOST, type, elements, pointer, name);
@@ -73,7 +76,7 @@ static enum activations_place activations_place_of(const struct gpt_options *opt
                                           : ACTIVATIONS_ON_DEVICE;
 }
 
-// Adds the gradients of activations.
+// Adds the buffers of struct activation_gradients.
 static enum status add_gradients(struct gpt *gpt, struct region_table *table) {
     const size_t rows = gpt->inputs.n_tokens, C = (size_t)gpt->params->config.n_embd;
     const struct activation_widths widths = activation_widths(gpt->params);
@@ -97,7 +100,7 @@ static enum status add_gradients(struct gpt *gpt, struct region_table *table) {
                gpt->device->place == REGION_HOST ? 0 : widths.dbiases, &gradients->dbiases, "dbiases");
 }
 
-// Adds the numbers of a pass's sequences.
+// With dropout, adds the buffers for the numbers of a pass's sequences (gpt_inputs.sequences).
 static enum status add_sequences(struct gpt *gpt, struct region_table *table) {
     const size_t bytes = gpt->options.dropout > 0 ? (size_t)gpt->options.B * sizeof(uint64_t) : 0;
     TRY(add(gpt, table, REGION_DATA, DTYPE_U8, bytes, &gpt->inputs.sequences, "numbers of sequences"));
@@ -105,7 +108,7 @@ static enum status add_sequences(struct gpt *gpt, struct region_table *table) {
                        &gpt->inputs.sequences_on_host, "numbers of sequences on host");
 }
 
-// Adds the buffers that gpt_load fills, and the losses that come back.
+// Adds the buffers that gpt_load fills, and the buffers of the losses.
 static enum status add_inputs(struct gpt *gpt, struct region_table *table) {
     const size_t rows = gpt->inputs.n_tokens;
     const bool documents = gpt->options.mask_documents;
@@ -143,7 +146,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     if (!gpt->options.training)
         return STATUS_OK;
     if (type == logits->type)
-        buffer_share(&gpt->buffers, &logits->gradient); // cross_entropy may overwrite its logits
+        buffer_share(&gpt->buffers, &logits->gradient); // cross_entropy may overwrite the logits
     if (params_tensor(gpt->params, gpt->params->n_units - 1, PARAM_LNF_BIAS))
         TRY(add(gpt, table, REGION_ACTIVATIONS, gpt->accumulation, rows, &gpt->lnf.mean, "lnf_mean"));
     TRY(add(gpt, table, REGION_ACTIVATIONS, gpt->accumulation, rows, &gpt->lnf.rstd, "lnf_rstd"));
@@ -162,7 +165,7 @@ static enum status add_predictions(struct gpt *gpt, struct region_table *table) 
     return add(gpt, table, REGION_DATA, DTYPE_I32, n, &predictions->tokens, "predictions");
 }
 
-// table NULL: a dry run's buffers.
+// Sets the pointers to the buffers. table NULL: sets them to a dry run's placeholders.
 static enum status find_buffers(struct gpt *gpt, const struct region_table *table) {
     buffers_find(&gpt->buffers, table);
     rope_table_find(&gpt->rope, table);
@@ -183,10 +186,13 @@ static bool by_amx(const struct gpt *gpt) {
     return gpt->device->has_amx && gpt->options.type == DTYPE_BF16;
 }
 
-// The largest tile in bytes. On a GPU up to GPU_LOGITS_ROWS rows, but at most half of what the blocks would
-// keep for backward without recomputation (16 C per token and block): a small model's logits must not outgrow
-// its activations. Recomputation and the ZeRO stage have no influence: they must change no bit, and the
-// gradient of wte is summed tile by tile.
+// Returns the maximum size of a tile in bytes. On a GPU it is the smaller of two sizes, but at least
+// LOGITS_TILE_BYTES:
+// - GPU_LOGITS_ROWS rows
+// - half of the activations that the blocks would keep without recomputation (16 C elements per token and
+//   block), so that a small model's logits do not outgrow its activations
+// The recompute level and the ZeRO stage do not influence the size. They must change no bit, and the bits
+// of the gradient of lm_head's matrix depend on the size: it is summed tile by tile.
 static size_t most_logits_bytes(const struct gpt *gpt) {
     const struct gpt_config *config = &gpt->params->config;
     size_t row_bytes = (size_t)gpt->logits.stride * dtype_size(gpt->logits.type);
@@ -201,7 +207,8 @@ static size_t most_logits_bytes(const struct gpt *gpt) {
     return kept / 2 < most ? kept / 2 : most;
 }
 
-// The rows per tile: as few tiles as the largest size allows, all equally long except the last.
+// Returns the rows per tile: as few tiles as the maximum size allows, all equally long except the last.
+// With AMX, a multiple of AMX_LOGITS_GRAIN unless there is only one tile.
 static int choose_logits_rows(const struct gpt *gpt) {
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
     size_t most = most_logits_bytes(gpt) / ((size_t)gpt->logits.stride * dtype_size(gpt->logits.type));
@@ -213,9 +220,10 @@ static int choose_logits_rows(const struct gpt *gpt) {
     return (int)tile;
 }
 
-// Chooses the tile of logits. On a GPU logits have the compute type, like the activations that they come
-// from, and their gradient overwrites them. Likewise with AMX, where fp32 logits took 5 % of a step of GPT-2
-// 124M. On other CPUs a tile fits into caches, and fp32 logits cost nothing.
+// Chooses the dtype and the shape of the tile of logits. On a GPU logits have the compute type, like the
+// activations that they come from, and their gradient overwrites them. The same holds with AMX, where fp32
+// logits took 5 % of the time of a step of GPT-2 124M. On other CPUs logits are fp32: a tile fits into
+// caches, so this costs no time.
 static void choose_logits(struct gpt *gpt) {
     const bool is_narrow = gpt->device->place == REGION_DEVICE || by_amx(gpt);
     gpt->logits.type = is_narrow ? gpt->options.type : gpt->accumulation;
@@ -246,7 +254,7 @@ static void choose_blocks(struct gpt *gpt) {
     gpt->blocks.buffers = allocate((size_t)gpt->blocks.n, sizeof *gpt->blocks.buffers);
 }
 
-// Adds everything but the workspace, and sets the pointers to a dry run's buffers.
+// Adds all buffers except the workspace, and sets their pointers to a dry run's placeholders.
 static enum status lay_out(struct gpt *gpt, struct region_table *table) {
     gpt->inputs.n_tokens = (size_t)gpt->options.B * (size_t)gpt->options.T;
     gpt->accumulation = accumulation_dtype(gpt->options.type);

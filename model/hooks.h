@@ -10,22 +10,27 @@
 #include "kernels/device.h"
 #include "model/params.h"
 
-// What a unit is acquired for. GPT_BACKWARD_FROZEN: backward of a unit without trained tensors, which needs
-// its parameters only. GPT_BACKWARD_GRADS: its gradients only (the second contribution to the embeddings'
-// gradients reads no parameters).
-enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_FROZEN, GPT_BACKWARD_GRADS };
+// What a unit is acquired for, and what the pass then needs of it.
+enum gpt_pass {
+    GPT_FORWARD,         // its parameters
+    GPT_BACKWARD,        // its parameters and gradients
+    GPT_BACKWARD_FROZEN, // its parameters; none of its tensors is trained
+    GPT_BACKWARD_GRADS   // only its gradients, to add the tokens' contribution to the embeddings' gradients
+};
 static inline bool gpt_pass_adds_grads(enum gpt_pass pass) {
     return pass == GPT_BACKWARD || pass == GPT_BACKWARD_GRADS;
 }
 
-// An acquired unit: the address of each of its tensors, by the tensor's index in the unit (enum *_param).
-// Tensors need not be adjacent. But params_accessed elements from the start of each tensor must be readable
-// and, for the gradient of an untied lm_head, writable.
+// An acquired unit: the address of each of its tensors, by the tensor's position in the unit
+// (param_unit.index). Tensors need not be adjacent. From the start of each tensor, as many elements as
+// params_accessed returns must be readable. From the start of the gradient of an untied lm_head's matrix,
+// the same number of elements must be writable.
 struct unit_view {
     void *const *params; // in the compute type; NULL with GPT_BACKWARD_GRADS
-    void *const *grads;  // fp32 gradients, to be added to, where gpt_pass_adds_grads; not of frozen tensors
-    // The first micro-batch in this buffer (beta = 0). The gradients then hold arbitrary values, and the
-    // first contribution to each tensor overwrites them. The padding between tensors always holds zeros.
+    void *const *grads;  // fp32 gradients to add to, if gpt_pass_adds_grads; frozen tensors have none
+    // True if the gradients hold arbitrary values, because nothing of this step has been added to them yet
+    // (beta = 0). The first contribution to each tensor then overwrites them. The padding between gradients
+    // always holds zeros.
     bool beta_zero;
 };
 // The address of a tensor of the view, or of its gradient.
@@ -36,13 +41,13 @@ static inline void *grad_of(const struct unit_view *view, int index) {
     return view->grads[index];
 }
 
-// The passes over a model's units. A pass of one kind always acquires and releases in the same order
+// The passes over a model's units. All passes of one kind acquire and release units in the same order
 // (model/trace.h).
 enum trace_kind {
     TRACE_TRAINING,
     TRACE_EVALUATION,
     TRACE_PROMPT,   // generation: several tokens of one sequence, no logits
-    TRACE_DECODING, // generation: one token of each sequence, and the logits of the next
+    TRACE_DECODING, // generation: one token of each sequence, and the logits of the next tokens
     N_TRACES
 };
 
@@ -50,21 +55,24 @@ enum trace_kind {
 //
 // Passes: the model calls `begin` at the start of each. A pass that has begun runs to its end, or fails.
 //
-// Units: the model calls params_acquire before and params_release after it uses a unit; the view stays valid
-// in between. At most two units are held at a time (lm_head needs the embeddings, too). grads_ready is called
-// once per backward pass and unit that has a trained tensor: after the last contribution to its gradients,
-// before its release. Backward ends with the lowest such unit. The embeddings' gradients receive two
-// contributions (lm_head, then tokens) and must persist from the first acquire until grads_ready.
+// Units: the model calls params_acquire before it uses a unit and params_release afterwards; the view stays
+// valid in between. Only one unit is held at a time, except if lm_head is tied: then the embeddings are
+// held together with the last unit.
+//
+// Gradients: backward calls grads_ready once for each unit that has a trained tensor, after the last
+// contribution to its gradients and before its release. Backward ends with the lowest such unit. With a
+// tied lm_head, the embeddings' gradients receive two contributions, from lm_head and from the tokens. They
+// must persist from the first acquire until grads_ready.
 struct unit_hooks {
     void *context;
-    enum status (*begin)(void *context, enum trace_kind kind); // NULL: not needed
+    enum status (*begin)(void *context, enum trace_kind kind); // NULL: not called
     enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                                   struct unit_view *view);
     enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
     enum status (*grads_ready)(void *context, struct stream *stream, int unit); // training only
 };
 
-// For code that makes views: the address of a tensor in a unit that begins at `unit`.
+// For code that fills views: returns the address of a tensor in a unit whose memory begins at `unit`.
 static inline void *tensor_at(const struct param *tensor, const void *unit, enum dtype type) {
     return (void *)((uintptr_t)unit + tensor->offset * dtype_size(type));
 }

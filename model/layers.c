@@ -1,11 +1,11 @@
-// Sizes come from the table of parameters: rows and columns of a layer's weight.
+// The sizes of a layer are the rows and columns of its weight in the parameter table.
 #include "model/layers.h"
 
 #include <assert.h>
 
 #include "kernels/dropout.h"
 
-// ---- tensors
+// ---- a unit's tensors
 
 const struct param *layer_tensor(const struct unit_pass *u, int tensor) {
     return u->index[tensor] < 0 ? NULL : &u->tensors[u->index[tensor]];
@@ -34,7 +34,8 @@ static int inputs(const struct unit_pass *u, int weight) {
     return (int)layer_tensor(u, weight)->shape[1];
 }
 
-// Rows [row, row + n) of a layer's output, as a layer of their own.
+// Returns the arguments of linear_forward for columns [row, row + n) of a layer's output. These come from
+// rows [row, row + n) of its weight.
 static struct linear_forward_args linear_rows(const struct unit_pass *u, int weight, int row, int n,
                                               const void *x, void *out) {
     const void *bias = layer_weight(u, weight + 1);
@@ -57,7 +58,8 @@ enum status linear(const struct unit_pass *u, int weight, const void *x, void *o
     return STATUS_OK;
 }
 
-// Of the two branches' last layers.
+// Returns the sublayer of a weight that ends a branch: attention's output projection or the MLP's second
+// matrix.
 static enum sublayer sublayer_of(int weight) {
     return weight == PARAM_ATTN_PROJ_WEIGHT ? SUBLAYER_ATTN_PROJ : SUBLAYER_FC_PROJ;
 }
@@ -87,7 +89,8 @@ enum status linear_activated(const struct unit_pass *u, int weight, const void *
     return STATUS_OK;
 }
 
-// Where a product writes the gradient of a bias: to its place, or to scratch, to be added later.
+// Returns where a product writes the gradient of a bias: its place in the unit's gradients or, with
+// unit_pass.later, scratch memory.
 static void *bias_gradient(const struct unit_pass *u, int bias) {
     void *gradient = layer_gradient(u, bias);
     struct bias_gradients *later = u->later;
@@ -207,7 +210,7 @@ enum status mix(const struct block_pass *a) {
     return STATUS_OK;
 }
 
-// The last block's backward is the first to contribute to the gradient of the embedding.
+// Backward of the last block is the first to add to dembedding, so it overwrites what dembedding holds.
 enum status mix_backward(const struct block_pass *a) {
     const struct unit_pass *u = &a->unit;
     const struct activation_gradients *d = a->scratch;
@@ -242,12 +245,13 @@ static size_t key_width(const struct block_pass *a) {
     return (size_t)a->unit.config->n_kv_head * (size_t)a->unit.config->head_dim;
 }
 
-// The address in the cache of the first position of the pass's sequence.
+// Returns the address of the pass's sequence in the cache: of the keys of its first position.
 static void *cached(const struct block_pass *a) {
     return offset(a->cache.keys_values, (size_t)a->cache.sequence * a->cache.stride, a->unit.type);
 }
 
-// Where project_qkv writes them. When positions are appended to a cache, keys and values go to the cache.
+// Returns where project_qkv writes queries, keys and values: to buffers->qkv. If positions are appended to
+// a cache, keys and values go to the cache instead.
 static struct heads projected(const struct block_pass *a) {
     enum dtype type = a->unit.type;
     size_t HD = query_width(a), KD = key_width(a), width = HD + 2 * KD;
@@ -258,7 +262,7 @@ static struct heads projected(const struct block_pass *a) {
     return (struct heads){qkv, k, offset(k, KD, type), HD, 2 * KD, 2 * KD};
 }
 
-// Where attention writes the rotated queries and keys: to a buffer of their own, or in place.
+// Returns where attention writes the rotated queries and keys: to buffers->rotated or, if NULL, in place.
 static struct heads rotated(const struct block_pass *a) {
     struct heads heads = projected(a);
     if (a->buffers->rotated) {
@@ -290,7 +294,7 @@ enum status add_value_embedding(const struct block_pass *a) {
     return STATUS_OK;
 }
 
-// Rows of the table are added to, so its gradient must begin at zero.
+// embedding_backward adds to rows of the table's gradient. So with beta_zero the gradient is first zeroed.
 enum status value_embedding_backward(const struct block_pass *a) {
     const struct unit_pass *u = &a->unit;
     const struct param *table = layer_tensor(u, PARAM_VALUE_EMBEDDING);
@@ -321,7 +325,7 @@ static struct attention_rope rope_of(const struct block_pass *a) {
                                    .rstd = a->buffers->qk_rstd};
 }
 
-// Attention for several positions: whole sequences, or positions appended to the cache of one sequence.
+// Runs attention for several positions: whole sequences, or positions appended to one sequence's cache.
 static enum status attend_all(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct heads heads = projected(a);
@@ -341,7 +345,7 @@ static enum status attend_all(const struct block_pass *a) {
     return STATUS_OK;
 }
 
-// Attention for one position of each of several sequences, whose lengths may differ.
+// Runs attention for one position of each of several sequences, whose lengths may differ.
 static enum status attend_step(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct block_cache *cache = &a->cache;

@@ -3,7 +3,7 @@
 //   x += o_proj(attention(rotate(q_proj(h)), rotate(k_proj(h)), v_proj(h))),  h = RMSNorm(x)
 //   x += down_proj(silu(gate_proj(h)) up_proj(h)),                            h = RMSNorm(x)
 // with rotary position embedding, grouped key-value heads, and no biases. Qwen2 has biases on queries, keys
-// and values; models with attention_bias have them on o_proj too. Qwen3 normalizes each query and key head
+// and values; models with attention_bias have one on o_proj, too. Qwen3 normalizes each query and key head
 // (RMSNorm) before the rotation.
 #include "model/decoder.h"
 #include "model/layers.h"
@@ -98,9 +98,10 @@ static enum status fc_forward(const struct block_pass *a) {
 
 // ---- backward
 
-// The gradient of gated's output overwrites that output, whose last reader is the gradient of down_proj's
-// weight. If forward did not keep the output, gated_backward recomputes it, so the weight's gradient comes
-// after it.
+// The gradient of down_proj's weight needs gated's output. If forward kept that output in
+// buffers->activated, the weight's gradient is computed first, because linear_input_backward then
+// overwrites the output with its gradient. If forward did not keep it, gated_backward recomputes it in
+// buffers->activated, and the weight's gradient is computed last.
 static enum status fc_proj_backward(const struct block_pass *a) {
     const struct block_buffers *kept = a->buffers;
     const void *dout;

@@ -1,7 +1,8 @@
-// The recipe of modded-nanogpt (K. Jordan and others, github.com/KellerJordan/modded-nanogpt), which reached
-// GPT-2's loss with a fraction of its tokens. Each feature can be switched off (docs/models.md):
+// The recipe of modded-nanogpt (K. Jordan and others, github.com/KellerJordan/modded-nanogpt), which
+// reached GPT-2's loss with a fraction of its tokens. Each feature can be switched off (docs/models.md).
+// With all of them, a block computes:
 //   x = residual_weight x + embedding_weight embedding       (model.embedding_skip; not in the first block)
-//   v = v_proj(h) + value_embedding[token],                  h = norm(x)
+//   v = v_proj(h) + value_embedding[token], h = norm(x)      (model.value_embeddings; not in all blocks)
 //   x += o_proj(attention(rotate(norm(q_proj(h))), rotate(norm(k_proj(h))), v))
 //   x += down_proj(relu(up_proj(norm(x)))^2)
 // with RMSNorm without weights, rotary positions on part of each head, no biases, an lm_head with its own
@@ -19,7 +20,8 @@ static const struct tensor_layout embedding[] = {{.tensor = PARAM_WTE,
                                                   .columns = SIZE_EMBEDDING,
                                                   .std = STD_UNIT}};
 
-// Value embeddings are scaled relative to the projected values as in modded-nanogpt.
+// The initial value embeddings have standard deviation 1. Their scale relative to the projected values, to
+// which they are added, is that of modded-nanogpt.
 static const struct tensor_layout block[] = {{.tensor = PARAM_RESIDUAL_WEIGHT,
                                               .name = "layers.%d.residual_weight",
                                               .rows = SIZE_SCALAR,

@@ -1,4 +1,3 @@
-// See model/param_values.h.
 #include "model/param_values.h"
 
 #include <math.h>
@@ -9,14 +8,14 @@
 #include "base/dtype.h"
 
 #define CHUNK       ((size_t)1 << 20) // elements converted and written at a time; a multiple of VALUE_BLOCK
-#define SYNC_SHIFT  28                // flush to disk every 256 MiB, so that the commit does not take minutes
+#define SYNC_SHIFT  28                // flush to disk every 2^28 bytes; else file_commit may take minutes
 #define LARGEST_F16 65520.0f          // magnitudes from this on round to infinity in fp16
-#define TILE        64                // rows transposed at a time, in elements
+#define TILE        64                // rows of the matrix that transpose reads at a time
 
 static const struct {
     const char *name;
-    size_t elements, bytes; // per block
-    float limit;            // magnitudes from this on do not fit
+    size_t elements, bytes; // of a Q8_0 block; for the other types, of one value
+    float limit;            // magnitudes from this on are too large for the type
 } types[N_VALUE_TYPES] = {
     [VALUE_F32] = {"fp32", 1, 4, INFINITY},
     [VALUE_BF16] = {"bf16", 1, 2, 0x1.ffp127f},
@@ -39,7 +38,7 @@ static void quantize_block(const float *values, uint8_t *out) {
     const float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
     const uint16_t stored = f16_from_float(scale);
     memcpy(out, &stored, sizeof stored);
-    for (int i = 0; i < VALUE_BLOCK; i++) // a subnormal scale has no inverse, so it is stored as 0
+    for (int i = 0; i < VALUE_BLOCK; i++) // store 0 if the inverse of a tiny scale overflows
         out[sizeof stored + (size_t)i] = (uint8_t)(int8_t)(isinf(inverse) ? 0 : roundf(values[i] * inverse));
 }
 
@@ -77,7 +76,7 @@ static enum status check(const struct param_source *source, int param, enum valu
     return STATUS_OK;
 }
 
-// Writes one chunk. `converted` has room for a chunk.
+// Checks, converts and writes n values. `converted` is scratch for the n converted values.
 static enum status write_chunk(const struct param_source *source, int param, enum value_type type,
                                const float *values, size_t n, uint8_t *converted,
                                struct file_writer *writer) {
@@ -114,7 +113,7 @@ static enum status write_transposed(const struct param_source *source, int index
     return status;
 }
 
-// Writes elements [first, end) in their order.
+// Writes elements [first, end) of a parameter, not transposed.
 static enum status write_in_order(const struct param_source *source, int index, size_t first, size_t end,
                                   enum value_type type, float *values, uint8_t *converted,
                                   struct file_writer *writer) {

@@ -1,4 +1,4 @@
-// What the table of parameters answers, and the tensors' initial values. params_init, which fills the table,
+// Queries of the parameter table, and the tensors' initial values. params_init, which fills the table,
 // is in family.c.
 #include "model/params.h"
 
@@ -151,7 +151,7 @@ struct initialization {
     const struct params *params;
     uint64_t seed;
     struct param_overlap overlap;
-    float *out; // of the overlap's first element
+    float *out; // values of the overlap's elements
 };
 
 static void init_part(const void *context, int part, int n_parts) {
@@ -172,12 +172,11 @@ void params_init_span(const struct params *params, uint64_t seed, int unit, size
     }
 }
 
-// Tensors of a unit are sorted by offset, so the first one after the span ends the iteration.
-
+// Tensors of a unit are sorted by offset, so the first tensor after the span ends the iteration.
 bool params_next_overlap(const struct params *params, int unit, size_t begin, size_t end,
                          struct param_overlap *overlap) {
     const struct param_unit *u = &params->units[unit];
-    // An overlap is never empty: once one was found, its end is above 0.
+    // overlap->end is 0 only on the first call: a found overlap is not empty.
     int i = overlap->end > 0 ? overlap->param + 1 : u->first_param;
     for (; i < u->first_param + u->n_params && params->params[i].offset < end; i++) {
         const struct param *param = &params->params[i];

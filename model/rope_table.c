@@ -7,15 +7,15 @@
 #include "model/runner.h"
 
 #define PI          3.14159265358979323846
-#define CHUNK_BYTES ((size_t)1 << 20) // of the table, computed and copied at a time
+#define CHUNK_BYTES ((size_t)1 << 20) // bytes of the table that are computed and copied at a time
 
-// Blends a frequency with the interpolated one (divided by factor), whose share is `ramp`.
+// Returns the mean of the frequency (weight 1 - ramp) and the frequency divided by factor (weight ramp).
 static double blend(double frequency, double factor, double ramp) {
     return frequency / factor * ramp + frequency * (1 - ramp);
 }
 
 static double llama3_ramp(const struct rope_config *rope, double frequency) {
-    double turns = rope->original_positions * frequency / (2 * PI); // original / wavelength
+    double turns = rope->original_positions * frequency / (2 * PI); // original_positions / wavelength
     if (turns < rope->low_freq_factor)
         return 1;
     if (turns > rope->high_freq_factor)
@@ -23,7 +23,7 @@ static double llama3_ramp(const struct rope_config *rope, double frequency) {
     return 1 - (turns - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
 }
 
-// The fractional number of the pair that turns `turns` times within the original context.
+// Returns the fractional index of the pair that turns `turns` times within the original context.
 static double yarn_pair(const struct rope_config *rope, int D, double turns) {
     return D * log(rope->original_positions / (turns * 2 * PI)) / (2 * log(rope->theta));
 }
@@ -33,7 +33,7 @@ static double yarn_ramp(const struct rope_config *rope, int D, int pair) {
     low = fmax(low, 0);
     high = fmin(high, D - 1);
     if (high <= low)
-        high = low + 0.001; // as in transformers
+        high = low + 0.001; // as in transformers: avoids a division by zero
     return fmin(fmax((pair - low) / (high - low), 0), 1);
 }
 

@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 
-// Whether the operation was sized before. Padding bytes may differ between equal arguments; then it is sized
-// again.
+// Returns whether the operation has been sized with these arguments before; if not, adds it to the list.
+// Equal arguments may differ in padding bytes; the operation is then sized again, which does no harm.
 static bool was_sized(struct runner_sized *sized, enum operation operation, const void *args, size_t bytes) {
     for (int i = 0; i < RUNNER_SIZED_MOST && i < sized->n; i++)
         if (sized->list[i].operation == operation && sized->list[i].bytes == bytes &&
@@ -31,7 +31,7 @@ enum status runner_dry_run(struct runner *runner, enum operation operation, cons
     if (runner->trace) {
         const double flops = cost_of_operation(operation, args).flops;
         runner->trace->events[runner->trace->n_events - 1].flops += flops;
-        if (operation == OP_attention_backward) // one of its five products
+        if (operation == OP_attention_backward) // recomputing the scores is one of its five products
             runner->trace->recomputed_scores += flops / 5;
         return STATUS_OK;
     }
@@ -71,7 +71,7 @@ void buffer_share(struct buffer_list *buffers, void *pointer) {
 void buffers_find(const struct buffer_list *buffers, const struct region_table *table) {
     for (int i = 0; i < buffers->n; i++) {
         void *found = buffer_find(table, buffers->list[i].region);
-        memcpy(buffers->list[i].pointer, &found, sizeof found); // a pointer of any type
+        memcpy(buffers->list[i].pointer, &found, sizeof found); // the pointer may have any type
     }
 }
 

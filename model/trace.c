@@ -1,5 +1,6 @@
-// A mismatch is a bug in the model or in a stage, never bad input. It still ends the run with a message,
-// because ranks that gather in different orders would wait for each other.
+// A mismatch between a pass and its trace is a bug in the model or in a stage, never bad input. It is still
+// reported as an error that ends the run: ranks that gather in different orders would otherwise wait for
+// each other forever.
 #include "model/trace.h"
 
 #include <stdio.h>

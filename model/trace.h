@@ -10,7 +10,7 @@
 struct trace_event {
     bool acquires; // false: releases
     int unit;
-    enum gpt_pass pass; // the pass for which it is acquired
+    enum gpt_pass pass; // what the unit is acquired for
     double flops;       // of the operations after this event and before the next
 };
 
@@ -18,7 +18,8 @@ struct trace {
     enum trace_kind kind;
     struct trace_event *events;
     int n_events, capacity;
-    double recomputed_scores; // FLOPs, of all events, of the scores that attention's backward computes again
+    // FLOPs of recomputing attention's scores in backward. The events' `flops` include them.
+    double recomputed_scores;
 };
 
 void trace_add(struct trace *trace, const struct trace_event *event);
@@ -31,10 +32,10 @@ struct trace_cursor {
     const struct trace *trace; // NULL: before the first pass
     int next;                  // the event that must come next
 };
-// Begins a pass. STATUS_FAILED: the previous pass has not reached its end.
+// Begins a pass. STATUS_FAILED: the previous pass has not reached the end of its trace.
 enum status trace_begin(struct trace_cursor *cursor, const struct trace *trace) MUST_CHECK;
-// Takes one step. STATUS_FAILED if the trace has another event here; the message names both. Afterwards
-// cursor->next - 1 is the event's index. `flops` is not compared.
+// Compares an event of the pass, except `flops`, with the trace's next event, and moves the cursor past it.
+// STATUS_FAILED if they differ; the message names both. Afterwards cursor->next - 1 is the event's index.
 enum status trace_follow(struct trace_cursor *cursor, const struct trace_event *event) MUST_CHECK;
 
 #endif

@@ -24,9 +24,9 @@
 #define END_CHOICES(set) const char *config_##set##_name(enum config_##set choice);
 #include "options/schema.def"
 
-// One member per option, in a struct per section: config.model.n_layer. A CHOICE is the enum of its set. A
+// One member per option, in a struct per section: config.model.n_layer. A CHOICE has the type of its enum. A
 // STRING is never NULL; the config owns it. PATHS and SOURCES hold the patterns as written, before globbing.
-#define CONFIG_AUTO (-1) // an AUTO_INTEGER that is "auto"
+#define CONFIG_AUTO (-1) // the value of an AUTO_INTEGER that is "auto"
 struct config_pair {
     double value[2];
 };
@@ -38,7 +38,7 @@ struct config_integers {
 #define CONFIG_MAX_SOURCES 256
 struct config_source {
     struct file_list files; // at least one path or glob
-    double weight;          // 0: none given; then no source of the list has one
+    double weight;          // 0: none given; then no source of the list has a weight
 };
 struct config_sources {
     struct config_source *list;
@@ -49,20 +49,22 @@ struct config_group {
     char **patterns; // (n_patterns) patterns of tensor names, as for fnmatch; at least one
     int n_patterns;
     bool has_lr, has_weight_decay;
-    double lr, weight_decay; // valid if has_lr, has_weight_decay
-    bool by_adamw, is_frozen;
+    double lr;           // valid if has_lr
+    double weight_decay; // valid if has_weight_decay
+    bool by_adamw;       // with optimizer.type=muon, adamw updates the tensors of the group
+    bool is_frozen;      // the tensors of the group are not trained
 };
 struct config_groups {
-    struct config_group *list; // the first that matches a tensor applies
+    struct config_group *list; // the first group that matches a tensor applies to it
     int n;
 };
 #define CONFIG_SCHEDULE_MOST 32
 struct config_stage {
-    int64_t step, value; // `value` applies once `step` steps are done
+    int64_t step, value; // `value` applies after the first `step` steps of the run
 };
 struct config_stages {
-    int n;                                            // 0: none
-    struct config_stage stages[CONFIG_SCHEDULE_MOST]; // ascending steps
+    int n;                                            // 0: no schedule
+    struct config_stage stages[CONFIG_SCHEDULE_MOST]; // (n) with ascending steps
 };
 struct config {
 #define SECTION(name, help)                                           struct {
@@ -83,22 +85,23 @@ struct config {
     }                                                                                                        \
     name;
 #include "options/schema.def"
-    // Set by config_resolve: neither micro_batch_size nor gradient_accumulation_steps was given as a number.
-    // Both then hold the values for a CPU; on a GPU the memory plan replaces them
-    // (trainer/plan/micro_batch.h).
+    // Set by config_resolve. True if the batch size is given, but neither micro_batch_size nor
+    // gradient_accumulation_steps is given as a number. Both then hold the values for a CPU; on a GPU the
+    // memory plan replaces them (trainer/plan/micro_batch.h).
     bool micro_batch_is_open;
-    // Set by config_resolve: train.train_batch_size was "auto". The option then holds the run's initial batch
-    // size.
+    // Set by config_resolve. True if train.train_batch_size was "auto". The option then holds the run's
+    // initial batch size.
     bool batch_is_auto;
     // Set by config_resolve: the greatest common divisor of the sequences per rank and step, over all batch
-    // sizes of the run. The micro-batch size must divide it. With batch_is_auto it is small enough that a
-    // step has several micro-batches.
+    // sizes of the run. The micro-batch size must divide it. With batch_is_auto on one rank, it is at most
+    // half the initial batch size, so that a step has several micro-batches.
     int64_t rank_sequences;
-    bool *given; // (number of options) whether the file or an override sets it
-    // (number of options) whether an override sets it, or makes the file's value have no effect.
+    // (n_options) whether the file or an override sets the option.
+    bool *given;
+    // (n_options) whether an override sets the option, or takes away the effect of the file's value.
     bool *overridden;
     char *source; // path of the file, for messages
-    // Removed options that the file sets to their old defaults, which is allowed; separated by commas.
+    // Names of removed options that the file sets to their old defaults (allowed), separated by commas.
     struct text dropped;
     // Options of the file that lost their effect because of an override, with the reason; separated by
     // commas.
@@ -115,8 +118,8 @@ struct config {
 // one of the choices, or a duplicate key in the file.
 enum status config_read(struct config *config, const char *path, int n_overrides,
                         char **overrides) MUST_CHECK;
-// Reads a configuration from JSON text, such as the one in a checkpoint's manifest. `source` names it in
-// messages.
+// Reads a configuration from JSON text, such as the one in a checkpoint's manifest. `source` names the text
+// in messages.
 enum status config_parse(struct config *config, const char *json, size_t length,
                          const char *source) MUST_CHECK;
 // Sets one option from a JSON value, as config_read does for a key of a file. Messages begin with `source`.
@@ -133,8 +136,8 @@ void config_groups_free(struct config_groups *groups);
 // exists.
 bool config_given(const struct config *config, const char *name);
 
-// Derives run.dir, if it is empty: runs/NAME for configs/NAME.json. config_resolve does so too; this is for
-// callers that read the run's folder before they resolve the config.
+// Derives run.dir, if it is empty: runs/NAME for configs/NAME.json. config_resolve does this too; call this
+// function to read the run's folder before the config is resolved.
 void config_derive_run_folder(struct config *config);
 
 // Derives the options that were not given (batch sizes, seq_len, run.dir), then checks the rules between
@@ -149,14 +152,14 @@ bool config_compute_type(const struct config *config, enum dtype *type);
 // Sets train.micro_batch_size, which must divide config_rank_sequences, and gradient_accumulation_steps so
 // that the batch size stays the same. The config must be resolved.
 void config_set_micro_batch(struct config *config, int64_t size);
-// For a resumed run whose train_batch_size is "auto": continues with the batch size of the earlier run
-// `before`, if the micro-batch size x `world` divides it. Otherwise changes nothing. The config must be
-// resolved.
+// For a resumed run whose train_batch_size is "auto": continues with the batch size of `before`, the config
+// of its checkpoint. Changes nothing if train.min_batch_size is given, if the micro-batch size x `world` does
+// not divide that batch size, or if it is a single micro-batch. The config must be resolved.
 void config_resume_batch(struct config *config, const struct config *before, int world);
-// The number of sequences that the micro-batch size must divide: those per rank and step, or
+// The number that the micro-batch size must divide: the sequences per rank and step, or
 // config->rank_sequences if the batch size changes during the run.
 int64_t config_rank_sequences(const struct config *config);
-// The largest divisor of `sequences` that is at most `most`, or 1.
+// The largest divisor of `sequences` that is at most `most`; at least 1.
 int64_t config_largest_divisor(int64_t sequences, int64_t most);
 
 // The schedule's value after `step` steps; `base` before its first stage.
@@ -167,10 +170,10 @@ int64_t config_decay_steps(const struct config *config);
 // Whether losses are scaled: fp16.loss_scaling, where "auto" depends on precision.compute.
 bool config_scales_losses(const struct config *config);
 
-// STATUS_INVALID: comm.backend is nccl, but the chosen device is the CPU.
+// Checks that comm.backend fits the chosen device. STATUS_INVALID: it is nccl, but the device is the CPU.
 enum status config_check_backend(const struct config *config, bool on_gpu) MUST_CHECK;
 
-// Checks what only training needs: data.train names token shards.
+// Checks that data.train names token shards, which only training needs. STATUS_INVALID: it names none.
 enum status config_require_training(const struct config *config) MUST_CHECK;
 
 // The model presets of configs/, embedded at build time, so that the program does not need the files.

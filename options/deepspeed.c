@@ -20,32 +20,35 @@ enum { LONGEST_NAME = 128 };
 struct translator {
     struct deepspeed_translation *out;
     const char *source; // the file's path, for messages
-    const cJSON *root;  // the file
+    const cJSON *root;  // the whole file
     cJSON *rest;        // a copy of the file, without the keys answered so far
     cJSON *taken;       // the keys answered so far
     const char *path;   // the key that is being read
-    const cJSON *value; // NULL: the file does not give it
-    bool has_auto;      // some value is "auto": transformers' Trainer fills it in
+    const cJSON *value; // the value of that key; NULL: the file does not have the key
+    bool has_auto;      // some value is "auto", which transformers' Trainer fills in
     // DeepSpeed's names of the optimizer (or "other") and of the schedule; "" if the file names none.
     const char *types[2];
-    int mode, mode_of_parameters; // the last of `modes` that is on; -1: none
-    bool has_auto_mode, half;     // half: torch_autocast's type is fp16
-    struct file_list names;       // the names of DeepSpeed's options and sections
-    struct faults faults;         // why the file is refused, after all of it is read
-    enum status status;           // the first failure; later calls do nothing
+    // Indices into `modes`: the last mode that is on, and the last one that is on and sets the type of
+    // parameters too. -1: none.
+    int mode, mode_of_parameters;
+    bool has_auto_mode;     // some mode is "auto"
+    bool half;              // torch_autocast's type is fp16
+    struct file_list names; // the names of DeepSpeed's options and sections
+    struct faults faults;   // the reasons to refuse the file, reported once all of it is read
+    enum status status;     // the first failure; later calls do nothing
 };
 
-// How a key becomes our option.
+// How one key of DeepSpeed's file is translated.
 struct row {
-    const char *theirs;
+    const char *theirs; // the key's path in DeepSpeed's file
     void (*convert)(struct translator *t, const struct row *row);
-    const char *ours;
+    const char *ours;      // our option
     const char *otherwise; // the path to read if the file does not have `theirs`, or NULL
-    const char *missing;   // JSON: DeepSpeed's default; NULL: do not set our option
-    const char *argument;  // the Trainer's argument that "auto" stands for
-    const char *automatic; // JSON: the argument's default; NULL: do not set our option
-    const char *sentence;
-    const char *when; // only for these optimizers or schedules; NULL: always
+    const char *missing;   // our value if the file has none: DeepSpeed's default, as JSON. NULL: none is set
+    const char *argument;  // the Trainer's argument that replaces "auto"
+    const char *automatic; // our value for "auto": the argument's default, as JSON. NULL: none is set
+    const char *sentence;  // a part of the answer; `convert` decides when it is used
+    const char *when;      // DeepSpeed's optimizers or schedules for which the row is read; NULL: all
 };
 
 // ---- values
@@ -58,7 +61,7 @@ static bool is_text(const cJSON *value, const char *text) {
     return cJSON_IsString(value) && strcasecmp(value->valuestring, text) == 0;
 }
 
-// Whether a text is one of the words, which blanks separate.
+// Whether a text is one of the words, which are separated by spaces. Case does not matter.
 static bool is_word_of(const char *words, const char *text) {
     for (const char *p = words; p && *p; p += strcspn(p, " "), p += *p == ' ')
         if (strlen(text) == strcspn(p, " ") && strncasecmp(p, text, strlen(text)) == 0)
@@ -84,12 +87,13 @@ static bool is_truthy(const cJSON *value) {
                                    : cJSON_IsTrue(value) || (value && value->child);
 }
 
-// Whether an option is switched on: a section that is not disabled, or a value other than false, "none" and
-// "mean".
+// Whether an option is switched on: a section that is not disabled, or a value other than false, 0, "",
+// "none" and "mean" (gradient_allreduce_op's value for what this program always does).
 static bool is_on(const cJSON *value) {
     if (cJSON_IsObject(value)) {
         const cJSON *enabled = cJSON_GetObjectItemCaseSensitive(value, "enabled"),
-                    *ranks = cJSON_GetObjectItemCaseSensitive(value, "autotp_size"); // of tensor_parallel
+                    *ranks =
+                        cJSON_GetObjectItemCaseSensitive(value, "autotp_size"); // member of tensor_parallel
         return enabled ? is_on(enabled) : ranks ? cJSON_GetNumberValue(ranks) > 1 : value->child != NULL;
     }
     return is_truthy(value) && !is_false(value) && !is_text(value, "none") && !is_text(value, "mean");
@@ -102,7 +106,8 @@ static bool has_auto(const cJSON *node) {
     return found;
 }
 
-// The item at a path, "fp16.enabled"; NULL if there is none.
+// The item at a path, such as "fp16.enabled"; NULL if there is none.
+//   parent   [out] the object that contains it
 static cJSON *find(const cJSON *root, const char *path, cJSON **parent) {
     cJSON *item = (cJSON *)(uintptr_t)root;
     for (const char *part = path; item; part += strcspn(part, ".") + 1) {
@@ -134,6 +139,7 @@ static const cJSON *take(struct translator *t, const char *path) {
 
 // ---- answers
 
+// Begins a line for the current key: "  PATH VALUE". The caller adds the rest to the text that is returned.
 static struct text *begin(struct translator *t, enum deepspeed_kind kind) {
     enum { LONGEST = 40 };
     struct text *lines = &t->out->answers[kind].lines;
@@ -146,7 +152,7 @@ static struct text *begin(struct translator *t, enum deepspeed_kind kind) {
     return lines;
 }
 
-// Adds a line: "  PATH VALUE: text".
+// Adds a line for the current key: "  PATH VALUE: text".
 __attribute__((format(printf, 3, 4))) static void say(struct translator *t, enum deepspeed_kind kind,
                                                       const char *format, ...) {
     char text[1024];
@@ -163,8 +169,8 @@ static void refuse(struct translator *t, const char *why) {
         t->status = faults_take(&t->faults, FAIL(STATUS_INVALID, "%s: %s", t->source, why));
 }
 
-// Adds a line on a value that our option does not accept: why, from the recorded message "PATH: OURS is ...,
-// expected ...", and what applies instead (a value from another key, or the default).
+// Adds a line for a value that our option does not accept. The line has the reason, from the recorded message
+// "PATH: OURS is ..., expected ...", and what applies instead: a value from another key, or the default.
 static void say_left_out(struct translator *t, const struct option *option) {
     const char *name = option_full_name(option), *why = status_message() + strlen(t->path) + 2;
     const bool given = t->out->config.given[option - options];
@@ -189,7 +195,7 @@ static cJSON *coerce(const char *path, const struct option *option, const cJSON 
         return is_true(value) || is_false(value) ? cJSON_CreateBool(is_true(value)) : NULL;
     if (option->type != OPTION_INTEGER && option->type != OPTION_NUMBER)
         return NULL;
-    if (cJSON_IsBool(value)) // the section fp16 refuses it
+    if (cJSON_IsBool(value)) // in the section fp16, DeepSpeed refuses true and false as numbers
         return in_zero ? cJSON_CreateNumber(cJSON_IsTrue(value)) : NULL;
     double number;
     char rest;
@@ -227,18 +233,18 @@ static void set_text(struct translator *t, enum deepspeed_kind kind, const char 
     cJSON_Delete(value);
 }
 
-// ---- conversions
+// ---- conversions: each is the `convert` of some rows, and answers for the current key
 
-// Sets the value unchanged. "auto" sets the Trainer's default, a missing key DeepSpeed's.
+// Sets our option to the file's value. For "auto" sets the Trainer's default, for a missing key DeepSpeed's.
 static void value_of(struct translator *t, const struct row *row) {
     const cJSON *other = row->otherwise ? peek(t, row->otherwise) : NULL;
     char why[160];
     if ((!t->value || cJSON_IsNull(t->value)) && other) {
         take(t, row->otherwise);
-        t->value = other; // even if another option already took it
+        t->value = other; // `take` returns NULL if another row already took it
     }
     snprintf(why, sizeof why, "the Trainer's %s; %s", row->argument,
-             row->automatic ? "its default is written: set yours" : "set yours");
+             row->automatic ? "this is its default: set your value" : "set your value");
     if (is_auto(t->value) && row->automatic)
         set_text(t, CHOSEN, row->ours, row->automatic, why);
     else if (is_auto(t->value))
@@ -273,7 +279,8 @@ static void sized(struct translator *t, const struct row *row) {
     struct text now = {0};
     option_print(option_find(row->ours), &t->out->config, &now);
     if (is_auto(t->value))
-        say(t, NEEDLESS, "DeepSpeed derives it from the hidden size; here the default, %s, suits any size",
+        say(t, NEEDLESS,
+            "the Trainer derives it from the model's hidden size; here the default, %s, suits any size",
             now.data);
     else if (cJSON_IsNull(t->value))
         say(t, OFF, "not set");
@@ -306,8 +313,8 @@ static void batch(struct translator *t, const struct row *row) {
             snprintf(factors[1], sizeof *factors, "gradient_accumulation_steps %.0f", accumulation);
         snprintf(
             why, sizeof why,
-            "train_batch_size %.0f is no multiple of %s%s%s, so these contradict each other at any number of "
-            "ranks; change one of them",
+            "train_batch_size %.0f is not a multiple of %s%s%s, so these contradict each other at any number "
+            "of ranks; change one of them",
             whole, factors[0], micro * accumulation > 0 ? " x " : "", factors[1]);
         refuse(t, why);
     }
@@ -315,12 +322,13 @@ static void batch(struct translator *t, const struct row *row) {
         say(t, OFF, "not set");
     else if (is_number && whole * micro * accumulation > 0 &&
              strcmp(row->theirs, "gradient_accumulation_steps") == 0)
-        say(t, TRANSLATED, "derived from the others and the number of ranks: %.0f on %.0f rank%s",
+        say(t, TRANSLATED, "derived from the other batch sizes and the number of ranks: %.0f on %.0f rank%s",
             accumulation, ranks, ranks == 1 ? "" : "s");
-    else if (is_number && t->value->valuedouble == 0) // 0 would mean "derive it" here
-        say(t, ALTERING, "left out: DeepSpeed expects at least 1; %s is derived from the others", row->ours);
+    else if (is_number && t->value->valuedouble == 0) // our option would take 0 as "derive the value"
+        say(t, ALTERING, "left out: DeepSpeed expects at least 1; %s is derived from the other batch sizes",
+            row->ours);
     else if (is_auto(t->value) && (is_whole || whole > 0))
-        say(t, TRANSLATED, "derived from the others and the number of ranks");
+        say(t, TRANSLATED, "derived from the other batch sizes and the number of ranks");
     else if (t->value)
         value_of(t, row);
 }
@@ -328,8 +336,10 @@ static void batch(struct translator *t, const struct row *row) {
 // ---- optimizer and schedule
 
 struct type {
-    const char *option, *theirs, *ours, *why;
-    const char *alters; // what differs, or NULL
+    const char *option;        // "optimizer.type" or "scheduler.type"
+    const char *theirs, *ours; // DeepSpeed's value, and the value of our option
+    const char *why;           // a remark in the answer, or ""
+    const char *alters;        // what a run computes differently, or NULL
 };
 
 static const struct type *find_type(const char *option, const cJSON *value) {
@@ -343,7 +353,7 @@ static const struct type *find_type(const char *option, const cJSON *value) {
     return NULL;
 }
 
-// For a type that this program does not have, or that the file does not give.
+// Answers for an optimizer or schedule that this program does not have, or that the file does not name.
 static void no_such_type(struct translator *t, const struct row *row, const char *ours) {
     char why[256], choices[160];
     snprintf(why, sizeof why, "%s%schoose one of %s", t->value ? row->sentence : "", t->value ? "; " : "",
@@ -351,8 +361,8 @@ static void no_such_type(struct translator *t, const struct row *row, const char
     set_text(t, ALTERING, row->ours, ours, why);
 }
 
-// For a section that the file does not have: if the Trainer fills in "auto" values, it decides. Returns
-// whether it does.
+// For a section that the file does not have. If the file has "auto" values, transformers' Trainer fills the
+// section in, so its defaults are set. Returns whether the Trainer fills it in.
 static bool by_trainer(struct translator *t, const char *section) {
     static const char *const initial[][3] = {
 #define TRAINER(section, ours, initial) {section, ours, initial},
@@ -363,7 +373,7 @@ static bool by_trainer(struct translator *t, const char *section) {
     for (size_t i = 0; t->has_auto && i < sizeof initial / sizeof *initial; i++)
         if (strcmp(initial[i][0], section) == 0)
             set_text(t, CHOSEN, initial[i][1], initial[i][2],
-                     "the file names none, so the Trainer's default is written: set yours");
+                     "the file has none; this is the Trainer's default: set your value");
     return t->has_auto;
 }
 
@@ -374,8 +384,8 @@ static void optimizer(struct translator *t, const struct row *row) {
     if (!cJSON_IsObject(peek(t, "optimizer"))) {
         if (!by_trainer(t, "optimizer"))
             say(t, CHOSEN,
-                "the script makes it: set optimizer.type, lr, betas, eps and weight_decay; until then they "
-                "have the defaults of this program");
+                "the script makes the optimizer: set optimizer.type, lr, betas, eps and weight_decay; until "
+                "then they have the defaults of this program");
         return;
     }
     t->types[0] = type ? type->theirs : "other";
@@ -393,7 +403,8 @@ static void muon_scale(struct translator *t, const struct row *row) {
     set_text(t, TRANSLATED, row->ours, row->missing, "DeepSpeed's scale");
 }
 
-// The learning rate of the tensors that AdamW updates with Muon. Here 0 means optimizer.lr.
+// The learning rate of the tensors that AdamW updates with Muon. A rate of 0 cannot be translated, because in
+// our option 0 means optimizer.lr.
 static void adam_rate(struct translator *t, const struct row *row) {
     struct row read = *row;
     read.sentence = NULL;
@@ -403,14 +414,14 @@ static void adam_rate(struct translator *t, const struct row *row) {
         say(t, ALTERING, "%s", row->sentence);
 }
 
-// With ZeRO, DeepSpeed's Muon clips after orthogonalization.
+// With ZeRO, DeepSpeed's Muon clips after orthogonalization, this program before it.
 static void muon_clipping(struct translator *t, const struct row *row) {
     t->value = peek(t, t->path);
     if (t->out->config.zero_optimization.stage > 0 && !(t->value && is_false(t->value)))
         say(t, ALTERING, "%s", row->sentence);
 }
 
-// The default differs between PyTorch's AdamW and DeepSpeed's own.
+// PyTorch's AdamW (torch_adam) and DeepSpeed's own have different defaults.
 static void weight_decay(struct translator *t, const struct row *row) {
     const bool is_torch = is_truthy(peek(t, "optimizer.params.torch_adam")) &&
                           t->out->config.optimizer.type == CONFIG_OPTIMIZER_ADAMW;
@@ -445,13 +456,13 @@ static void schedule(struct translator *t, const struct row *row) {
             say(t, ALTERING, "left out with the schedule");
     } else if (!by_trainer(t, "scheduler")) {
         set_text(t, CHOSEN, row->ours, "constant",
-                 "without one the rate is constant, unless the script sets it");
+                 "without a schedule the rate is constant, unless the script sets it");
         set_text(t, CHOSEN, "scheduler.warmup_steps", "0",
-                 "without one there is no warm-up, unless the script has it");
+                 "without a schedule there is no warm-up, unless the script has one");
     }
 }
 
-// The schedule's peak is the learning rate; it replaces that of the optimizer.
+// The schedule's peak rate replaces the optimizer's learning rate.
 static void peak(struct translator *t, const struct row *row) {
     const bool replaces = config_given(&t->out->config, row->ours),
                is_muon = strcmp(t->types[0], "Muon") == 0;
@@ -514,7 +525,7 @@ static void warmup_type(struct translator *t, const struct row *unused) {
         say(t, TRANSLATED, "there is no warm-up");
 }
 
-// The rate at which the warm-up starts. WarmupDecayLR also decays to it: `ours`.
+// The rate at which the warm-up starts. WarmupDecayLR also decays to this rate; only its row has `ours`.
 static void warmup_low(struct translator *t, const struct row *row) {
     const double low = cJSON_IsNumber(t->value) ? t->value->valuedouble : 0, lr = t->out->config.optimizer.lr;
     const bool ends_above_0 = low > 0 && lr > 0;
@@ -532,8 +543,9 @@ static void warmup_low(struct translator *t, const struct row *row) {
 // ---- precision
 
 static const struct mode {
-    const char *section, *word; // of precision.compute
-    bool of_products;           // the type applies to matrix products, not to parameters
+    const char *section; // in DeepSpeed's file
+    const char *word;    // the value of precision.compute; see mode_word for torch_autocast in float16
+    bool of_products;    // the type applies to matrix products, not to parameters
 } modes[] = {{"bf16", "bf16", false},
              {"bfloat16", "bf16", false},
              {"fp16", "fp16", false},
@@ -603,10 +615,10 @@ static void precision(struct translator *t, const struct row *row) {
         set_text(t, TRANSLATED, "precision.compute", "fp32", "neither is on");
 }
 
-// If the file gives no type, it is that of the parameters, as in DeepSpeed.
+// If the file gives no type, gradients are sent in the type of the parameters, as in DeepSpeed.
 static void communication_type(struct translator *t, const struct row *row) {
     const char *text = cJSON_GetStringValue(t->value);
-    if (text && is_word_of("bf16 bfp16 bfloat16", text)) // also in capitals
+    if (text && is_word_of("bf16 bfp16 bfloat16", text)) // case does not matter
         set_text(t, TRANSLATED, row->ours, "bf16", "");
     else if (is_text(t->value, "fp16") || is_text(t->value, "fp32"))
         set_text(t, TRANSLATED, row->ours, text[2] == '1' ? "fp16" : "fp32", "");
@@ -616,7 +628,8 @@ static void communication_type(struct translator *t, const struct row *row) {
         set_text(t, TRANSLATED, row->ours, modes[t->mode_of_parameters].word,
                  "DeepSpeed's default: the compute type; fp32 is this program's");
     else if (t->has_auto_mode && t->mode < 0)
-        say(t, CHOSEN, "the compute type there, fp32 here: set it to send gradients as DeepSpeed does");
+        say(t, CHOSEN,
+            "DeepSpeed sends gradients in the compute type, this program in fp32: set it to do the same");
     else if (t->value)
         say(t, OFF, "not set");
 }
@@ -644,7 +657,7 @@ static bool offload_device(struct translator *t, const char *path, const char *o
     }
     const cJSON *device = take(t, path);
     if (!device && on)
-        set_text(t, TRANSLATED, path, "cpu", "by its old form");
+        set_text(t, TRANSLATED, path, "cpu", "set by its old form");
     else if (cJSON_IsString(device) && strcmp(device->valuestring, "nvme") == 0)
         set_text(t, REPLACED, path, "cpu",
                  "there is no offload to NVMe: host memory must hold it; ./train plan shows how much");
@@ -690,8 +703,8 @@ static void activation_checkpointing(struct translator *t, const struct row *unu
     t->value = NULL;
     if (cJSON_IsObject(peek(t, t->path)))
         say(t, CHOSEN,
-            "the model's code switches it on there: set recompute=block or attention for less memory; same "
-            "bits");
+            "with DeepSpeed, the model's code switches it on; here set recompute=block or attention for less "
+            "memory; results stay bitwise the same");
 }
 
 static const struct row rows[] = {
@@ -748,8 +761,8 @@ static const char *last_component(const char *path) {
     return dot ? dot + 1 : path;
 }
 
-// The name whose last component is nearest to that of `path`: in the same section, or in any. NULL if none is
-// near.
+// The name whose last component is nearest to the last component of `path`, in the same section (in_section)
+// or in any. NULL if none is near.
 static const char *nearest_name(const struct translator *t, const char *path, bool in_section) {
     const size_t prefix = (size_t)(last_component(path) - path);
     const char **keys = allocate((size_t)t->names.n_paths, sizeof *keys), *found = NULL;
@@ -779,8 +792,9 @@ static bool is_ours(const struct translator *t, const cJSON *root, bool *is_thei
         *is_theirs = *is_theirs || theirs;
         n_only_theirs += theirs && !ours;
         n_own += ours && !theirs;
+        // Members that only this program has: optimizer.lr, or scheduler.type with one of our schedules.
         if (theirs && cJSON_IsObject(item))
-            cJSON_ArrayForEach(member, item) { // optimizer.lr, or one of our schedule names
+            cJSON_ArrayForEach(member, item) {
                 char path[LONGEST_NAME];
                 snprintf(path, sizeof path, "%s.%s", name, member->string);
                 n_own += option_find(path) && !same_option(path) &&
@@ -794,7 +808,8 @@ static bool is_ours(const struct translator *t, const cJSON *root, bool *is_thei
 
 // ---- the keys that are left
 
-// Answers for the current key. row: the row of the key, or of a section that contains it.
+// Answers for the current key.
+//   row   the row of the key, or of a section that contains it
 static void answer_row(struct translator *t, const struct foreign *row) {
     const char *word = row->ours ? strchr(row->ours, '=') : NULL;
     char ours[LONGEST_NAME] = "";
@@ -815,7 +830,7 @@ static void answer_row(struct translator *t, const struct foreign *row) {
         say(t, OFF, "off");
     else if (word)
         set_text(t, TRANSLATED, ours, word + 1, "");
-    else if (*row->note) // our option differs from theirs
+    else if (*row->note) // the note says how our option differs from DeepSpeed's
         say(t, NEEDLESS, "here it is %s (%s)", row->ours, row->note);
     else
         set(t, TRANSLATED, ours, t->value, "");
@@ -845,7 +860,8 @@ static void answer_unknown(struct translator *t) {
                : "");
 }
 
-// Whether a name without its own row, in a section that has one, is probably misspelled.
+// Whether the current key is probably misspelled: it has no row, its section has one, and a similar name
+// exists in the section.
 static bool is_misspelled(const struct translator *t, const struct foreign *row) {
     char section[LONGEST_NAME];
     const size_t prefix = (size_t)(last_component(t->path) - t->path);
@@ -878,7 +894,8 @@ static void answer_key(struct translator *t, const char *path, const cJSON *valu
 
 // ---- the whole file
 
-// Leaves out an option whose key is switched off in the file, or has no effect in either program.
+// Replaces the answers that set this option by answers of the kind OFF, because the option has no effect.
+//   why   "optimizer.type is sgd"
 static void leave_out(struct translator *t, const struct option *option, const char *why) {
     struct text *off = &t->out->answers[OFF].lines;
     char arrow[LONGEST_NAME + 8], *at;
@@ -906,7 +923,7 @@ static void leave_out_unused(struct translator *t) {
 }
 
 // Checks the rules between options, for one rank. Only given options are printed, so the values derived here
-// do not appear. The message begins with the file's path.
+// do not appear.
 static void check_rules(struct translator *t) {
     const enum status status = config_resolve(&t->out->config, 1);
     if (status == STATUS_INVALID) {

@@ -11,8 +11,8 @@
 #include "options/config.h"
 
 enum deepspeed_kind {
-    TRANSLATED, // became an option
-    REPLACED,   // became a different option with the same results
+    TRANSLATED, // became an option of this program
+    REPLACED,   // not supported here, but replaced by another setting with the same results
     CHOSEN,     // decided by the Trainer, a script or DeepSpeed's version; the user should check it
     ALTERING,   // not supported here, and changes what a run computes
     NEEDLESS,   // nothing to set, or not supported here but without influence on results
@@ -21,7 +21,7 @@ enum deepspeed_kind {
     DEEPSPEED_KINDS
 };
 struct deepspeed_translation {
-    struct config config; // the translated options are given, the others have their defaults
+    struct config config; // translated options are set and given (config_given); others have their defaults
     struct {
         struct text lines; // one per key, indented by two spaces and ended by a newline
         int n;

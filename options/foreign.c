@@ -20,7 +20,7 @@ bool foreign_is_deepspeed(const struct foreign *row) {
     return strstr(row->program, "DeepSpeed") != NULL;
 }
 
-// Whether one of the row's names equals `name`, or ends in * and is a prefix of it.
+// Whether `name` equals one of the row's names, or begins with one that ends in *.
 //   last   compare with the last components of the row's names only
 static bool has_name(const struct foreign *row, const char *name, size_t length, bool last) {
     for (const char *p = row->names; *p;) {
@@ -45,7 +45,7 @@ static const struct foreign *find(const char *name, size_t length, bool last, bo
     return NULL;
 }
 
-// The row of the whole name, else of the innermost section that contains it and has a row.
+// The row of the whole name or, if it has none, of the innermost section that contains it and has a row.
 static const struct foreign *find_with_sections(const char *name, bool deepspeed) {
     for (size_t length = strlen(name); length > 0;) {
         const struct foreign *row = find(name, length, false, deepspeed);
@@ -61,11 +61,12 @@ static const struct foreign *find_with_sections(const char *name, bool deepspeed
 const struct foreign *foreign_find(const char *full_name) {
     char name[256];
     snprintf(name, sizeof name, "%s", full_name);
-    for (char *p = name + 1; name[0] && *p; p++) // learning-rate; but not the leading dash of llm.c's flags
+    // learning-rate becomes learning_rate. The leading dash of llm.c's flags stays.
+    for (char *p = name + 1; name[0] && *p; p++)
         *p = *p == '-' ? '_' : *p;
     const struct foreign *row = find_with_sections(name, false);
     const char *dot = strrchr(name, '.'), *own = dot ? dot + 1 : name;
-    // These are too common to look up without their section.
+    // The names "enabled" and "name" are too common to look up without their section.
     const bool says_little = strcmp(own, "enabled") == 0 || strcmp(own, "name") == 0;
     return row || says_little ? row : find(own, strlen(own), true, false);
 }
@@ -81,8 +82,8 @@ static bool is_off(const cJSON *value) {
            cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(value, "enabled"));
 }
 
-// Adds the advice for a feature that is switched off. If it were on, our option would be `value`, such as
-// bf16.
+// Appends the advice for a value that switches a feature off.
+//   value   the value in row->ours, which would switch the feature on, such as bf16
 static void add_advice_off(const struct foreign *row, const char *value, struct text *out) {
     char ours[128];
     snprintf(ours, sizeof ours, "%.*s", (int)(value - row->ours) - 1, row->ours);
@@ -96,17 +97,17 @@ static void add_advice_off(const struct foreign *row, const char *value, struct 
 }
 
 // Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout; leave it out". If
-// the value switches the feature off, the advice is not to switch our option on. Removed values of our
-// options get advice too.
+// the value switches the feature off, the advice must not switch our option on. If the value is a removed
+// value of our option, the advice names its replacement.
 static void add_advice(const struct foreign *row, const cJSON *value, struct text *out) {
     const bool off = is_off(value);
     const char *equals = row->kind == FOREIGN_OURS ? strchr(row->ours, '=') : NULL,
                *word = row->kind == FOREIGN_OURS ? cJSON_GetStringValue(value) : NULL,
                *instead = word ? gone_word(row->ours, word) : NULL;
     if (instead)
-        text_add(out, "here it is %s, where %s was removed; %s", row->ours, word, instead);
-    else if (equals && off &&
-             strncmp(row->note, "for ", 4) != 0) // a note "for ..." says for which value the row is
+        text_add(out, "here it is %s, whose value %s was removed; %s", row->ours, word, instead);
+    // A note "for decay_lr=False; ..." names the value that the row is for, so the note applies as it is.
+    else if (equals && off && strncmp(row->note, "for ", 4) != 0)
         add_advice_off(row, equals + 1, out);
     else if (row->kind == FOREIGN_OURS)
         text_add(out, *row->note ? "here it is %s (%s)" : "here it is %s", row->ours, row->note);
@@ -114,7 +115,7 @@ static void add_advice(const struct foreign *row, const cJSON *value, struct tex
         text_add(out, "%s; leave it out", row->note);
 }
 
-// Appends the row's programs, each of which uses one of the row's names: "nanoGPT, Hugging Face or Megatron".
+// Appends the programs that use the row's names: "nanoGPT, Hugging Face or Megatron".
 static void add_programs(const struct foreign *row, struct text *out) {
     const char *last = strrchr(row->program, ',');
     if (last)
@@ -169,7 +170,7 @@ const char *gone_word(const char *full_name, const char *word) {
     for (int i = 0; i < n_gones; i++)
         if (gones[i].kind == GONE_VALUES && strcmp(gones[i].name, full_name) == 0)
             for (const char *p = gones[i].was; *p; p += strcspn(p, " "), p += *p == ' ')
-                if (strcspn(p, " ") == length && strncasecmp(p, word, length) == 0) // also SOAP, in capitals
+                if (strcspn(p, " ") == length && strncasecmp(p, word, length) == 0) // ignores case
                     return gones[i].instead;
     return NULL;
 }
@@ -189,7 +190,8 @@ enum status gone_command(int n_args, char *const *args) {
     for (int i = 0; i < n_gones; i++) {
         const char *name = gones[i].name;
         const size_t first = strcspn(name, " ");
-        const char *second = name[first] ? name + first + 1 : NULL; // a flag may be anywhere
+        const char *second = name[first] ? name + first + 1 : NULL;
+        // A removed flag may be any of the arguments, a removed second word only the one after the command.
         const int last = second && *second == '-' ? n_args : n_args < 2 ? n_args : 2;
         if (gones[i].kind != GONE_COMMANDS || strncmp(args[0], name, first) != 0 || args[0][first])
             continue;
@@ -202,15 +204,15 @@ enum status gone_command(int n_args, char *const *args) {
 
 // ---- messages for unknown names
 
-// Our keys (last components) that have another meaning in another trainer.
+// Our options whose key (last component of the name) has another meaning in another trainer.
 static const struct {
-    const char *option, *meant; // asked instead of "did you mean OPTION"
+    const char *option, *meant; // `meant` follows "did you mean ", instead of the option
 } namesakes[] = {
     {"train.eval_steps", "train.eval_every, the steps between evaluations (Hugging Face's eval_steps), or "
                          "train.eval_steps, the length of an evaluation in batches"},
     {"model.init_from",
      "model.init_from, the path of weights? For nanoGPT's init_from=scratch, leave it out; "
-     "for resume too (a run goes on by itself: checkpoint.resume)"},
+     "for resume too (the same command resumes a run: checkpoint.resume)"},
     {"train.gradient_accumulation_steps",
      "train.gradient_accumulation_steps, the micro-batches of each rank (nanoGPT counts those of all ranks)"},
 };
@@ -263,14 +265,14 @@ static enum status misplaced(const char *source, const char *full_name, const st
                 is_top ? "" : option->section, own);
 }
 
-// Fails for a section that is set like an option. fp16=true: other trainers have a switch of that name.
+// Fails for a section that is set like an option, such as fp16=true, a switch of other trainers.
 static enum status section_as_option(const char *source, const char *name, const cJSON *value) {
     char enabled[160];
     snprintf(enabled, sizeof enabled, "%s.enabled", name);
     const struct foreign *row = value && cJSON_IsBool(value) ? foreign_find_deepspeed(enabled) : NULL;
     if (row)
         return foreign_name(source, "option", name, value, row);
-    return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, as %s", source, name,
+    return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, such as %s", source, name,
                 option_full_name(option_first_of(name)));
 }
 
@@ -278,11 +280,11 @@ static enum status section_as_option(const char *source, const char *name, const
 static enum status inside_option(const char *source, const char *full_name, const struct option *option) {
     const char *own = option_full_name(option);
     if (option->type != OPTION_GROUPS)
-        return FAIL(STATUS_INVALID, "%s: unknown option %s: %s is an option, and has none inside", source,
+        return FAIL(STATUS_INVALID, "%s: unknown option %s: %s is an option, not a section", source,
                     full_name, own);
     return FAIL(
         STATUS_INVALID,
-        "%s: unknown option %s: %s is a list of groups; set it whole, as %s='[{\"match\": \"*.bias\", "
+        "%s: unknown option %s: %s is a list of groups; set it whole, as in %s='[{\"match\": \"*.bias\", "
         "\"lr\": 1e-4}]'",
         source, full_name, own, own);
 }
@@ -321,7 +323,7 @@ static const struct option *option_with_words(const char *key, const char *secti
     return found;
 }
 
-// The option whose section and name the key joins: ema_decay is train.ema.decay.
+// The option whose section and name the key joins with an underscore: ema_decay is train.ema.decay.
 static const struct option *option_joined(const char *key) {
     for (int s = 0; s < section_count(); s++) {
         const char *own = section_own_name(s), *section = section_name(s);
@@ -358,7 +360,7 @@ static const char *nearest_section(const char *name) {
     for (int i = 0; i < section_count(); i++) {
         if (!section_is_top(section_name(i)))
             names[n++] = section_name(i);
-        if (strcmp(section_own_name(i), name) == 0) // the right name in the wrong section
+        if (strcmp(section_own_name(i), name) == 0) // a subsection without its section
             return section_name(i);
     }
     return text_nearest(name, names, n);
@@ -368,7 +370,7 @@ static const char *nearest_section(const char *name) {
 static enum status gone_name(const char *source, const struct gone *row, const cJSON *value) {
     char *text = value && !cJSON_IsString(value) ? cJSON_PrintUnformatted(value) : NULL;
     const char *shown = text ? text : cJSON_GetStringValue(value);
-    enum status status = FAIL(STATUS_INVALID, "%s: %s%s%.60s was removed; %s", source, row->name,
+    enum status status = FAIL(STATUS_INVALID, "%s: %s%s%.60s: this option was removed; %s", source, row->name,
                               shown ? "=" : "", shown ? shown : "", row->instead);
     cJSON_free(text);
     return status;
@@ -384,7 +386,7 @@ enum status unknown_option(const char *source, const char *full_name, const cJSO
     const struct option *around = option_around(full_name);
     if (around)
         return inside_option(source, full_name, around);
-    // Prefer options of the same section.
+    // Options of the same section are tried first.
     const size_t section_length = dot ? (size_t)(dot - full_name) : 0;
     const struct option *nearest = dot ? option_with_words(key, full_name, section_length) : NULL;
     const struct foreign *row = dot && !nearest ? find(full_name, strlen(full_name), false, false) : NULL;
@@ -410,7 +412,7 @@ enum status unknown_option(const char *source, const char *full_name, const cJSO
 const char *unknown_word(const struct option *option, const char *word) {
     static const char *const theirs[][2] = {{"wsd", "warmup-stable-decay"},
                                             {"trapezoidal", "warmup-stable-decay"}};
-    for (int i = 0; i < option->n_choices; i++) { // cosine_with_min_lr, adamw_torch
+    for (int i = 0; i < option->n_choices; i++) { // a word may begin with ours: cosine_with_min_lr
         const char *ours = option->choices[i];
         const size_t length = strlen(ours);
         if (strncmp(word, ours, length) == 0 && word[length] == '_')

@@ -11,22 +11,22 @@
 
 enum foreign_kind {
     FOREIGN_OURS,   // this program has it under another name
-    FOREIGN_NONE,   // nothing to set here
+    FOREIGN_NONE,   // this program has nothing to set for it
     FOREIGN_ALTERS, // not supported, and it changes what a run computes
 };
 
 struct foreign {
     enum foreign_kind kind;
     const char *program; // "nanoGPT, Hugging Face"
-    const char *names;   // separated by blanks; moe_* matches every name with that prefix
-    const char *ours;    // FOREIGN_OURS: "optimizer.lr", "recompute=block"; a section for a whole section
+    const char *names;   // separated by spaces; moe_* matches every name with that prefix
+    const char *ours;    // FOREIGN_OURS: "optimizer.lr", "recompute=block", or a section; else NULL
     const char *note;    // FOREIGN_OURS: a remark, or ""; else why there is no such option
 };
 extern const struct foreign foreigns[];
 extern const int n_foreigns;
 
-// Finds the row for an unknown option ("train.max_iters") or section; NULL if there is none. Rows are tried
-// in this order: the whole name, a section that contains it, its last component.
+// Finds the row for an unknown option ("train.max_iters") or section; NULL if there is none. Looks up, in
+// this order: the whole name, the sections that contain it from the inner to the outer, its last component.
 // Dashes inside the name count as underscores.
 const struct foreign *foreign_find(const char *full_name);
 // The DeepSpeed row for a path in a DeepSpeed file, or for a section that contains it; NULL if DeepSpeed has
@@ -38,9 +38,9 @@ bool foreign_is_deepspeed(const struct foreign *row);
 enum gone_kind { GONE_OPTION, GONE_VALUES, GONE_COMMANDS };
 struct gone {
     enum gone_kind kind;
-    const char *name;    // "section.key"; a command's words
-    const char *was;     // GONE_OPTION: old default as JSON; GONE_VALUES: removed values, with blanks
-    const char *instead; // follows "... was removed; "
+    const char *name;    // "section.key"; GONE_COMMANDS: "checkpoint consolidate", "tokenize --restart"
+    const char *was;     // GONE_OPTION: old default as JSON; GONE_VALUES: removed values, separated by spaces
+    const char *instead; // what to use instead; follows "was removed; " in messages
 };
 extern const struct gone gones[];
 extern const int n_gones;
@@ -53,7 +53,7 @@ bool gone_is_section(const char *name);
 bool gone_is_default(const struct gone *row, const cJSON *value);
 // The replacement for a removed value of an option; NULL if `word` is not a removed value.
 const char *gone_word(const char *full_name, const char *word);
-// STATUS_INVALID if the arguments begin with a removed command of one or two words.
+// STATUS_INVALID if the arguments begin with a removed command, or have a removed flag of their command.
 enum status gone_command(int n_args, char *const *args) MUST_CHECK;
 
 // ---- names that are not an option or section
@@ -62,7 +62,7 @@ struct option;
 
 // Fails for a key that is not an option, with the best hint: the section that has the key, the equivalent of
 // another trainer's name, or the nearest name.
-//   source      where it is: "c.json:3", "override"
+//   source      where the key is: "c.json:3", "override"
 //   full_name   "model.n_layers"
 //   value       the key's value, which the hint may depend on; NULL if unknown
 enum status unknown_option(const char *source, const char *full_name, const cJSON *value) MUST_CHECK;

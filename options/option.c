@@ -146,7 +146,7 @@ void option_choose(const struct option *option, struct config *config, int i) {
     memcpy(option_value(option, config), &i, sizeof i);
 }
 
-// The Makefile generates the table, one row per file.
+// The Makefile generates options/presets.inc, with one row per file of configs/.
 const struct preset presets[] = {
 #include "options/presets.inc"
 };

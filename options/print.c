@@ -24,6 +24,7 @@ static bool has_options(const struct config *config, const char *section, bool g
 }
 
 // Prints the options of a section, then its subsections.
+//   given   print only options that are given
 static void print_section(const struct config *config, struct text *out, const char *name, int indent,
                           bool given) {
     size_t length = strlen(name);
@@ -103,7 +104,7 @@ static const char *bounds_of(const struct option *option, char *buffer, size_t s
     return buffer;
 }
 
-// The default as shown on the page.
+// The option's default, as the options page shows it.
 static const char *default_of(const struct option *option, char *buffer, size_t size) {
     if (option->type != OPTION_CHOICE)
         return option->initial;
@@ -133,10 +134,11 @@ void config_print_options(struct text *out) {
         "- `./train CONFIG.json section.key=value` overrides an option. The value is JSON; a bare word is a "
         "string. The last override of an option wins; in a file a repeated key is an error.\n"
         "- An option that has no effect with the values of others, such as `optimizer.betas` with "
-        "`optimizer.type=sgd`, is refused, unless it has its default. Where an override replaced the value "
-        "that the file sets it for, it is dropped, and the log says so.\n"
+        "`optimizer.type=sgd`, is refused, unless it has its default. If an override takes away the effect "
+        "of an option in the file, this option is dropped, and the log says so.\n"
         "- On resume, `fixed` options define the run: a resumed run that changes one is refused. Options "
-        "`with resume_with` may change if `checkpoint.resume_with` names them.\n");
+        "`with resume_with` may change if `checkpoint.resume_with` names them; those that `may only "
+        "grow` may then also become smaller.\n");
     for (int s = 0; s < section_count(); s++) {
         bool top = section_is_top(section_name(s));
         if (top)

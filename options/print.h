@@ -1,5 +1,5 @@
-// Prints a configuration: as JSON, as overrides for a command line, as the options page; names for
-// completion.
+// Prints a configuration as JSON or as overrides for a command line, prints the options page, and lists
+// options for shell completion.
 #ifndef ZERO_OPTIONS_PRINT_H
 #define ZERO_OPTIONS_PRINT_H
 
@@ -15,17 +15,17 @@ void config_print_overrides(const struct config *before, const struct config *no
 // configs/OPTIONS.md is its output.
 void config_print_options(struct text *out);
 
-// Appends a description of train.batch_size_schedule or train.max_batch_size, if one is set: "batch size: 64
-// sequences, 128 after step 1000". The config must be resolved.
+// Describes the batch sizes of a run if they change (train.batch_size_schedule, train.max_batch_size): "batch
+// size: 64 sequences, 128 after step 1000". Appends nothing otherwise. The config must be resolved.
 void config_print_schedule(const struct config *config, struct text *out);
 
 // An option's name and its possible values, for shell completion. Only CHOICE and BOOL options list values.
 struct option_words {
     const char *name;
-    const char *const *values; // (n)
+    const char *const *values; // (n); NULL if n is 0
     int n;
 };
-// The words of option i = 0, 1, ...; returns false if there is no option i.
+// Sets *words to those of option i, counted from 0. Returns false if there is no option i.
 bool config_option_words(int i, struct option_words *words);
 
 #endif

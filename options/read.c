@@ -31,12 +31,13 @@ enum status config_set(struct config *config, const char *source, const char *fu
     return STATUS_OK;
 }
 
-// ---- reading, on past faults
+// ---- reading; it continues after a fault, so that all faults are reported
 
 struct reader {
     struct config *config;
-    const char *source, *text; // of the file
-    size_t length;
+    const char *source; // path of the file, for messages
+    const char *text;   // content of the file
+    size_t length;      // bytes of `text`
     const cJSON *root;
     struct faults faults;
     bool faulty[MAX_OPTIONS]; // options whose value was refused
@@ -47,11 +48,11 @@ static enum status set_option(struct reader *reader, const char *source, const c
     const struct option *option = option_find(full_name);
     enum status status = config_set(reader->config, source, full_name, value);
     if (option)
-        reader->faulty[option - options] = status != STATUS_OK; // the last value counts
+        reader->faulty[option - options] = status != STATUS_OK; // only the last value is used
     return status;
 }
 
-// Where an item is: "c.json:3", or "c.json" if the file is one line.
+// The place of an item: "c.json:3", or "c.json" if the file is one line.
 static const char *place_of(const struct reader *reader, const cJSON *item, char *buffer, size_t size) {
     if (memchr(reader->text, '\n', reader->length))
         snprintf(buffer, size, "%s:%zu", reader->source,
@@ -65,11 +66,12 @@ static bool is_section(const char *name) {
     return section_exists(name, strlen(name)) || gone_is_section(name);
 }
 
-// name: the section's full name, such as "zero_optimization.offload_param".
+// Reads a section and its subsections.
+//   name   the section's full name, such as "zero_optimization.offload_param"
 static enum status read_section(struct reader *reader, const char *name, const cJSON *section) {
     const cJSON *item;
     char place[PATH_MAX + 32], found[96];
-    if (cJSON_IsBool(section)) // {"fp16": true} is written for another trainer
+    if (cJSON_IsBool(section)) // such as {"fp16": true}, which other trainers accept
         return faults_take(&reader->faults,
                            unknown_option(place_of(reader, section, place, sizeof place), name, section));
     if (!cJSON_IsObject(section))

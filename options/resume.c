@@ -1,4 +1,4 @@
-// Compares configs: those of several ranks, which must be equal, and a resumed run's config with that of the
+// Checks that all ranks have the same config, and that a resumed run's config agrees with the config of its
 // checkpoint.
 #include "options/resume.h"
 
@@ -62,7 +62,7 @@ static bool resumes_with(const struct config *config, const char *option) {
 
 // The refused changes of a resumed run's config.
 struct refused {
-    struct text list;     // a line each
+    struct text list;     // one line per change
     struct text nameable; // options that checkpoint.resume_with could allow, separated by commas
     struct text named;    // options that it already allows, separated by commas
 };

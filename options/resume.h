@@ -1,4 +1,4 @@
-// Compares configurations: those of several ranks, which must be equal, and a resumed run's with that of its
+// Checks that all ranks have the same config, and that a resumed run's config agrees with the config of its
 // checkpoint.
 #ifndef ZERO_OPTIONS_RESUME_H
 #define ZERO_OPTIONS_RESUME_H
@@ -11,8 +11,8 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // What a run decided for its options that are "auto".
 struct config_decided {
-    enum dtype compute;              // precision.compute
-    enum config_attention attention; // AUTO: undecided, because the run was on the CPU
+    enum dtype compute;              // the type of precision.compute
+    enum config_attention attention; // AUTO: not decided, because the run was on the CPU
 };
 
 // Checks a resumed run's config: FIXED options must be equal, RAISE options must not be smaller. NAMED and
@@ -20,7 +20,7 @@ struct config_decided {
 // in one config is not compared here; checkpoint_check_model compares the resolved sizes.
 //   before    config of the checkpoint
 //   decided   what the checkpoint's run decided for "auto"
-//   changed   called for each difference that checkpoint.resume_with allows, with both values as JSON
+//   changed   called for each difference that resume_with allows, with both values as JSON; may be NULL
 // STATUS_INVALID: an option changed that must not. The message lists all such options, and what to do.
 typedef enum status config_changed(void *context, const char *option, const char *was, const char *is);
 enum status config_check_resume(const struct config *before, const struct config_decided *decided,

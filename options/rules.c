@@ -15,7 +15,7 @@
 
 enum {
     MOST_FAULTS = 100,
-    MOST_BYTES = STATUS_MESSAGE_BYTES - 1024 // of the list; leaves room for introduction, advice and path
+    MOST_BYTES = STATUS_MESSAGE_BYTES - 1024 // of the list; the rest is for the other parts of the message
 };
 
 struct faults faults_begin(void) {
@@ -70,7 +70,7 @@ void config_derive_run_folder(struct config *config) {
         return;
     const char *slash = strrchr(config->source, '/'), *name = slash ? slash + 1 : config->source;
     const size_t length = strlen(name), ending = text_ends_with(name, ".json") && length > 5 ? 5 : 0;
-    free(config->run.dir); // remove only ".json": gpt3-2.7b.json gives gpt3-2.7b
+    free(config->run.dir); // only ".json" is cut off: gpt3-2.7b.json gives gpt3-2.7b
     config->run.dir = file_path("runs/%.*s", (int)(length - ending), name);
 }
 
@@ -98,7 +98,8 @@ static enum status batch_disagrees(const struct config *config, int world) {
 }
 
 // Fails because train_batch_size is not a multiple of the other factors.
-//   name, given   the one factor that is set, and its value; 0: neither is set
+//   name    the other factor that is set, "train.micro_batch_size" or "train.gradient_accumulation_steps"
+//   given   its value; 0: neither is set
 static enum status batch_does_not_divide(const struct config *config, int world, const char *name,
                                          int64_t given) {
     const bool scheduled = config->train.batch_size_schedule.n > 0;
@@ -109,7 +110,7 @@ static enum status batch_does_not_divide(const struct config *config, int world,
     if (given)
         text_add(&product, " x %s %lld", name, (long long)given);
     enum status status = FAIL(
-        STATUS_INVALID, "%s: train.%s %lld does not divide by %s; choose a multiple of %lld", config->source,
+        STATUS_INVALID, "%s: train.%s %lld is not divisible by %s; choose a multiple of %lld", config->source,
         config->batch_is_auto ? "min_batch_size"
         : scheduled && !option_given("train.train_batch_size", config)
             ? "batch_size_schedule's first batch size"
@@ -145,7 +146,8 @@ int64_t config_stages_at(const struct config_stages *schedule, int64_t base, int
     return value;
 }
 
-// The largest micro-batch on a CPU if only train_batch_size is set. More gains no speed there.
+// On a CPU, larger micro-batches gain no speed. If only train_batch_size is set, a micro-batch has at most
+// CPU_SEQUENCES sequences or, with micro_batch_size=auto, CPU_AUTO_TOKENS tokens.
 #define CPU_SEQUENCES   4
 #define CPU_AUTO_TOKENS 4096
 
@@ -167,7 +169,8 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
 }
 
 // The number that the micro-batch size must divide: the greatest common divisor of the sequences per rank and
-// step, over all batch sizes of the run.
+// step, over all batch sizes of the run. With train_batch_size=auto on one rank, it also divides half the
+// initial batch size, so that a step has several micro-batches.
 static int64_t divisor_of_batches(const struct config *config, int world) {
     const struct config_stages *schedule = &config->train.batch_size_schedule;
     int64_t divisor = config->train.train_batch_size;
@@ -194,7 +197,7 @@ static enum status check_batch_schedule(const struct config *config, int world) 
             !option_given("train.micro_batch_size", config))
             return schedule_fixes_accumulation(config);
         return FAIL(STATUS_INVALID,
-                    "%s: train.batch_size_schedule has the batch size %lld, which does not divide by %d "
+                    "%s: train.batch_size_schedule has the batch size %lld, which is not divisible by %d "
                     "rank%s x train.micro_batch_size %lld; choose a multiple of %lld",
                     config->source, (long long)schedule->stages[i].value, world, world == 1 ? "" : "s",
                     (long long)config->train.micro_batch_size, (long long)unit);
@@ -220,7 +223,7 @@ static enum status begin_auto_batch(struct config *config, int world) {
         return auto_needs(config, "and grows by the gradient noise scale up to train.max_batch_size",
                           "train.max_batch_size");
     if (*micro == CONFIG_AUTO && *least == 0)
-        return auto_needs(config, "and so is train.micro_batch_size, so nothing says where the batch begins",
+        return auto_needs(config, "and so is train.micro_batch_size, so the initial batch size is unknown",
                           "train.min_batch_size, or train.micro_batch_size to a number");
     if (*least == 0 && *micro == 0)
         *micro = CPU_SEQUENCES;
@@ -235,7 +238,7 @@ static enum status begin_auto_batch(struct config *config, int world) {
     return STATUS_OK;
 }
 
-// The noise scale compares micro-batches with the whole step, so a step needs several.
+// The noise scale compares micro-batches with the whole step, so a step needs several micro-batches.
 static enum status check_auto_batch(const struct config *config) {
     const long long batch = (long long)config->train.train_batch_size;
     if (!config->batch_is_auto)
@@ -255,7 +258,8 @@ static enum status check_auto_batch(const struct config *config) {
     return STATUS_OK;
 }
 
-// The same check without "auto": some step must have several micro-batches.
+// Checks noise_scale_every without train_batch_size=auto: the largest batch of the run must have several
+// micro-batches, because the noise scale compares them with the whole step.
 static enum status check_noise_scale(const struct config *config) {
     const struct config_stages *schedule = &config->train.batch_size_schedule;
     int64_t largest = config->train.train_batch_size;
@@ -397,9 +401,10 @@ static enum status check_rotation(const struct config *c) {
     if (c->model.family == CONFIG_FAMILY_GPT2)
         return STATUS_OK;
     if (width % 2 != 0)
-        return FAIL(STATUS_INVALID,
-                    "%s: a head is %lld wide, but rotary positions rotate pairs; make model.head_dim even",
-                    c->source, width);
+        return FAIL(
+            STATUS_INVALID,
+            "%s: a head has %lld channels, but rotary positions rotate pairs; make model.head_dim even",
+            c->source, width);
     if (factor > 0 && (double)width * factor < 2)
         return FAIL(STATUS_INVALID,
                     "%s: model.partial_rotary_factor %g of heads that are %lld wide is less than one pair; "
@@ -479,7 +484,7 @@ static enum status check_max_batch(const struct config *c) {
     return STATUS_OK;
 }
 
-// If no tokenizer is given, the shards of data.train may name one; the trainer checks that.
+// If data.tokenizer is not given, the shards of data.train may name a tokenizer; the trainer checks that.
 static enum status check_samples(const struct config *c) {
     bool comes_with_data = c->data.train.n > 0 && !option_given("data.tokenizer", c);
     if (c->train.sample_every == 0 || c->data.tokenizer[0] || comes_with_data)
@@ -493,12 +498,13 @@ static enum status check_documents(const struct config *c) {
     if (!c->data.mask_documents || c->top.attention != CONFIG_ATTENTION_CUDNN)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
-                "%s: data.mask_documents is true, but attention is cudnn, which is causal only; set "
+                "%s: data.mask_documents is true, but attention is cudnn, which cannot mask documents; set "
                 "attention=flash or attention=auto",
                 c->source);
 }
 
-// As in DeepSpeed, where partial optimizer offload keeps all parameters on the device.
+// Parameters on the host need the whole optimizer there. DeepSpeed requires this too: its partial optimizer
+// offload keeps all parameters on the device.
 static enum status check_offload_param(const struct config *c) {
     if (c->zero_optimization.offload_param.device == CONFIG_OFFLOAD_NONE)
         return STATUS_OK;
@@ -532,7 +538,7 @@ static enum status check_matrices(const struct config *c) {
     return STATUS_OK;
 }
 
-// A group's rate follows the schedule of optimizer.lr. Only with muon does adamw update some of the tensors.
+// A group's rate follows the schedule of optimizer.lr. A group's type=adamw has an effect only with muon.
 static enum status check_groups(const struct config *c) {
     for (int i = 0; i < c->optimizer.groups.n; i++) {
         const struct config_group *group = &c->optimizer.groups.list[i];
@@ -552,8 +558,8 @@ static enum status check_groups(const struct config *c) {
     return STATUS_OK;
 }
 
-// Schedule-free's z is a copy of the weights, so it must be fp32. train.ema is refused, because the weights
-// are averaged already.
+// The state z of schedule-free AdamW holds weights, so it must be fp32. train.ema is refused, because the
+// weights are averaged already.
 static enum status check_schedule_free(const struct config *c) {
     if (c->optimizer.type != CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW)
         return STATUS_OK;
@@ -592,7 +598,7 @@ static enum status check_resume_with(const struct config *c) {
                 "%s: checkpoint.resume_with lists %s, which cannot change in a run; start a new run from its "
                 "weights with model.init_from=RUN and another run.dir",
                 c->source, name);
-        if (option || gone_option(name)) // a removed option in the resume_with of an old run
+        if (option || gone_option(name)) // an old run may list an option that was removed since
             continue;
         if (section_exists(name, strlen(name)))
             return FAIL(STATUS_INVALID,
@@ -603,7 +609,7 @@ static enum status check_resume_with(const struct config *c) {
             names[i] = option_full_name(&options[i]);
         const char *nearest = text_nearest(name, names, n_options);
         return FAIL(STATUS_INVALID,
-                    "%s: checkpoint.resume_with lists %s, which is no option%s%s; expected names such as "
+                    "%s: checkpoint.resume_with lists %s, which is not an option%s%s; expected names such as "
                     "\"optimizer.lr,train.train_batch_size\"",
                     c->source, name, nearest ? "; did you mean " : "", nearest ? nearest : "");
     }
@@ -658,7 +664,8 @@ enum status rules_check_rest(const struct config *config, const bool *faulty, st
     return STATUS_OK;
 }
 
-// With train.max_minutes, the run does as many steps as fit, unless the user limits them.
+// With train.max_minutes and without train.max_steps, sets max_steps to its upper bound, because the run does
+// as many steps as fit into the time.
 static void derive_max_steps(struct config *config) {
     if (config->train.max_minutes > 0 && !option_given("train.max_steps", config))
         config->train.max_steps = (int64_t)option_find("train.max_steps")->maximum;

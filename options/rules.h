@@ -6,20 +6,22 @@
 #include "options/config.h"
 
 struct faults {
-    struct text list; // a line each
+    struct text list; // one line per fault
     int n;
-    bool full;    // there were too many faults, so the check ended
-    bool blocked; // a failure was already recorded: its message stays, and the first fault ends the check
+    bool full; // there were too many faults, so the check ended
+    // A failure was recorded before faults_begin. Its message stays, and the first fault ends the check.
+    bool blocked;
 };
 
 struct faults faults_begin(void);
-// Takes over the recorded message of a STATUS_INVALID and returns STATUS_OK, so that the check can go on.
-// Returns any other status unchanged. Returns STATUS_INVALID at the hundredth fault, because the file is then
-// probably not a configuration.
+// If `status` is STATUS_INVALID, moves the recorded message to the list and returns STATUS_OK, so that the
+// check can go on. At the hundredth fault returns STATUS_INVALID instead, because the file is then probably
+// not a configuration. Returns any other status unchanged, and with `blocked` every status.
 enum status faults_take(struct faults *faults, enum status status) MUST_CHECK;
-// Ends the collection and frees the list. Returns `status` and keeps its message if it is not STATUS_OK,
-// because it ended the check early. Else returns STATUS_INVALID with the messages of all faults, if there are
-// any.
+// Ends the collection and frees the list. If a failure that is not in the list ended the check, returns its
+// `status` and keeps its message. Otherwise returns STATUS_INVALID with the messages of all faults, or
+// STATUS_OK if there are none.
+//   status   what the check returned
 //   advice   a last line for the message, or NULL
 enum status faults_end(struct faults *faults, enum status status, const char *advice) MUST_CHECK;
 

@@ -3,11 +3,12 @@
 #include <string.h>
 
 struct dependence {
-    const char *options;         // separated by blanks; they have an effect only
-    const char *choice, *values; // with these values of `choice`; after "!", with all but these
-    const char *rest;            // values of the options that request nothing; NULL: the default
-    const char *decides;         // what decides the choice if it is left open, or NULL
-    const char *why;             // NULL: a common clause
+    const char *options; // separated by spaces
+    // `options` have an effect only with these values of the option `choice`; after "!", with all but these.
+    const char *choice, *values;
+    const char *rest;    // values of `options` that are accepted even without effect; NULL: their defaults
+    const char *decides; // the option that determines `choice` if `choice` is not given, or NULL
+    const char *why;     // the reason in the message; NULL: add_why makes one
 };
 
 #define FAMILIES  "llama modern"
@@ -57,7 +58,7 @@ static const struct dependence dependences[] = {
     {"optimizer.state_dtype", "optimizer.momentum", "!0", NULL, "optimizer.type", "so there are no moments"},
     NEEDS("zero_optimization.offload_optimizer.ratio", "zero_optimization.offload_optimizer.device", "cpu"),
     {"zero_optimization.offload_param.device", "zero_optimization.stage", "3", NULL, NULL,
-     "and it is valid only with ZeRO stage 3: below it every rank keeps all parameters on its device"},
+     "and it is valid only with ZeRO stage 3: at lower stages every rank keeps all parameters on its device"},
     {"scheduler.type", "optimizer.type", "!schedulefree_adamw", "constant", NULL,
      "which needs a constant rate after warm-up, as its average takes the place of a schedule"},
     {"scheduler.decay_steps", "train.max_minutes", "0", NULL, NULL, "from which the schedule follows"},
@@ -124,13 +125,14 @@ static bool is_unused(const struct dependence *row, const struct option *option,
            !(row->rest ? has_value(row->rest, option, config) : option_is_default(option, config));
 }
 
-// Whether the value of an option that the row reads was refused.
+// True if the value of `option` was refused already, or the value of an option that determines whether it has
+// an effect (row->choice, row->decides).
 static bool is_faulty(const struct dependence *row, const struct option *option, const bool *faulty) {
     return faulty[option - options] || faulty[option_find(row->choice) - options] ||
            (row->decides && faulty[option_find(row->decides) - options]);
 }
 
-// ---- refused
+// ---- refusing options without effect
 
 // Joins words: "llama", "llama or modern", "linear, llama3 or yarn".
 static void add_words(const char *words, struct text *out) {
@@ -159,7 +161,7 @@ static void add_why(const struct dependence *row, const struct option *option, c
 }
 
 // Appends the setting that gives the option an effect: "optimizer.type=sgd", "model.family=llama or modern".
-// Appends nothing if all but some values do.
+// If all but some values do: "another train.on_spike", or only "eval.tasks" if that is empty or 0 now.
 static void add_way(const struct dependence *row, const struct config *config, struct text *out) {
     const bool is_empty = has_value("0 []", option_find(row->choice), config);
     if (row->values[0] == '!') {
@@ -172,7 +174,7 @@ static void add_way(const struct dependence *row, const struct config *config, s
 
 static enum status refuse(const struct dependence *row, const struct option *option,
                           const struct config *config) {
-    // The name of the choice within its section.
+    // rope_type and its options are in one section, so the message omits the section.
     const char *shown = strcmp(row->choice, ROPE_TYPE) == 0 ? "rope_type" : row->choice;
     struct text message = {0};
     text_add(&message, "%s: %s is ", config->source, option_full_name(option));
@@ -194,7 +196,7 @@ static enum status refuse(const struct dependence *row, const struct option *opt
 
 enum status unused_check(const struct option *option, const struct config *config, const bool *faulty) {
     for (const struct dependence *row = NULL; (row = next_row(row, option));) {
-        // train.ema.type=none, if given, keeps the decay.
+        // If the configuration sets train.ema.type=none, it may set train.ema.decay too.
         const bool is_off = strcmp(row->choice, "train.ema.type") == 0 && option_given(row->choice, config);
         if (!is_off && !(faulty && is_faulty(row, option, faulty)) && is_unused(row, option, config))
             return refuse(row, option, config);
@@ -202,9 +204,10 @@ enum status unused_check(const struct option *option, const struct config *confi
     return STATUS_OK;
 }
 
-// ---- dropped
+// ---- dropping options without effect
 
-// Marks the option as overridden, so that options that depend on it are dropped too.
+// Resets the option and appends the reason to `why`. Marks the option as overridden, so that options that
+// depend on it are dropped too.
 static void reset(const struct dependence *row, const struct option *option, struct config *config,
                   struct text *why) {
     text_add(why, "%s is ", row->choice);
@@ -227,7 +230,7 @@ static void drop(const struct option *option, struct config *config, const bool 
             !(is_printed || is_replaced(row, config)))
             continue;
         if ((is_printed || row->rest) && !is_unused(row, option, config))
-            continue; // otherwise a default that the user wrote would be reset too
+            continue; // keep a value that is accepted without effect
         text_add(&config->replaced, "%s%s=", config->replaced.length ? ", " : "", option_full_name(option));
         option_print(option, config, &config->replaced);
         text_add(&config->replaced, " (");
@@ -238,7 +241,7 @@ static void drop(const struct option *option, struct config *config, const bool 
 
 void unused_drop(struct config *config, const bool *faulty, bool is_printed) {
     unused_derive_choices(config);
-    for (int i = 0; i < n_options; i++) // in this order, choices precede options that depend on them
+    for (int i = 0; i < n_options; i++) // an option comes after the choice that it depends on
         drop(&options[i], config, faulty, is_printed);
 }
 

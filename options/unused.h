@@ -11,7 +11,7 @@
 // and train_batch_size=auto measures the noise scale.
 void unused_derive_choices(struct config *config);
 
-// STATUS_INVALID: the option is set without effect.
+// Checks one option. STATUS_INVALID: it is set, but has no effect.
 //   faulty   (n_options) whether an option's value was refused; options that depend on it are not checked.
 //            NULL: none was
 enum status unused_check(const struct option *option, const struct config *config,
@@ -23,7 +23,8 @@ enum status unused_check(const struct option *option, const struct config *confi
 //                every option without effect is reset then
 void unused_drop(struct config *config, const bool *faulty, bool is_printed);
 
-// Resets the option if it is set without effect, and appends the reason: "optimizer.type is sgd".
+// If the option is set without effect, resets it, appends the reason ("optimizer.type is sgd") to `why` and
+// returns true.
 bool unused_reset(const struct option *option, struct config *config, struct text *why);
 
 // Whether the option has no effect in this run because of another option that a resume compares. The option

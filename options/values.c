@@ -41,7 +41,8 @@ const char *option_what_is(const cJSON *value, char *buffer, size_t size) {
     return buffer;
 }
 
-// "c.json:3: data.train[1].weight"
+// Formats the place for messages: "c.json:3: data.train[1].weight".
+//   key   the member of the element or value, such as ".weight"; "": all of it
 static const char *place_of(const struct reading *reading, const char *key, char buffer[PLACE_BYTES]) {
     char element[32] = "";
     if (reading->index >= 0)
@@ -60,7 +61,8 @@ static enum status wrong(const struct reading *reading, const char *key, const c
 
 // ---- numbers and words
 
-// Reads a number within the bounds of `option`, which apply to the value or to a member of it.
+// Reads a number within the bounds of `option`. That is the option that is read or, for a member of a group,
+// the option that the member replaces.
 static enum status read_number(const struct reading *reading, const char *key, const struct option *option,
                                const cJSON *value, double *out) {
     const bool whole = option->type == OPTION_INTEGER || option->type == OPTION_AUTO_INTEGER ||
@@ -74,8 +76,8 @@ static enum status read_number(const struct reading *reading, const char *key, c
     const double number = value->valuedouble;
     place_of(reading, key, place);
     if (!isfinite(number))
-        return FAIL(STATUS_INVALID, "%s is too large for a number, expected at most %s", place,
-                    option_number(high, option->maximum));
+        return FAIL(STATUS_INVALID, "%s is out of range, expected from %s to %s", place,
+                    option_number(low, option->minimum), option_number(high, option->maximum));
     if (whole && number != floor(number))
         return FAIL(STATUS_INVALID, "%s is %s, expected an integer", place, option_number(shown, number));
     if (number < option->minimum || number > option->maximum)
@@ -98,17 +100,17 @@ static enum status read_choice(const struct reading *reading, const cJSON *value
     const char *instead = word ? gone_word(option_full_name(option), word) : NULL;
     place_of(reading, "", place);
     if (instead)
-        return FAIL(STATUS_INVALID, "%s=%s was removed; %s", place, word, instead);
+        return FAIL(STATUS_INVALID, "%s=%s: this value was removed; %s", place, word, instead);
     const char *nearest = cJSON_IsString(value) ? unknown_word(option, value->valuestring) : NULL;
     return FAIL(STATUS_INVALID, "%s is %s, expected one of %s%s%s%s", place,
                 option_what_is(value, found, sizeof found), option_choices(option, list, sizeof list),
                 nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-// [[step, value], ...]
+// Reads [[step, value], ...].
 static enum status read_schedule(const struct reading *reading, const cJSON *value,
                                  struct config_stages *slot) {
-    const char *expected = "a list of [step, value] with growing steps, as [[0, 64], [1000, 128]]";
+    const char *expected = "a list of [step, value] with ascending steps, such as [[0, 64], [1000, 128]]";
     char place[PLACE_BYTES];
     const cJSON *item;
     if (!cJSON_IsArray(value))
@@ -133,7 +135,7 @@ static enum status read_schedule(const struct reading *reading, const cJSON *val
     return STATUS_OK;
 }
 
-// One integer, or a list of them.
+// Reads one integer, or a list of them.
 static enum status read_integers(const struct reading *reading, const cJSON *value,
                                  struct config_integers *list) {
     const int n = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
@@ -153,12 +155,12 @@ static enum status read_integers(const struct reading *reading, const cJSON *val
 
 // ---- files, as paths or as a mixture of sources
 
-// Bounds of a weight: sums of weights stay finite, and quotients above 0.
+// Bounds of a weight, so that sums of weights stay finite, and quotients of weights above 0.
 #define SMALLEST_WEIGHT 1e-30
 #define LARGEST_WEIGHT  1e30
-#define SOURCE_EXAMPLE  "as {\"path\": \"a/*.bin\", \"weight\": 0.7}"
+#define SOURCE_EXAMPLE  "such as {\"path\": \"a/*.bin\", \"weight\": 0.7}"
 
-// A path, or a list of paths; "" names nothing.
+// Reads a path, or a list of paths. Empty paths are skipped.
 static enum status read_paths(const struct reading *reading, const char *key, const cJSON *value,
                               struct file_list *out) {
     const cJSON *item;
@@ -212,7 +214,7 @@ static enum status read_source(const struct reading *reading, const cJSON *objec
     return STATUS_OK;
 }
 
-// Either all sources have weights or none, because a missing weight among others would be ambiguous.
+// Checks that all sources have weights or none, because a missing weight among others would be ambiguous.
 static enum status check_weights(struct reading *reading, const struct config_sources *sources) {
     int with = -1, without = -1;
     char place[PLACE_BYTES];
@@ -225,7 +227,7 @@ static enum status check_weights(struct reading *reading, const struct config_so
                 place_of(reading, "", place), sources->list[without].files.paths[0], with);
 }
 
-// A list with objects: each element is a source.
+// Reads a list that has objects: each element is a source.
 static enum status read_mixture(struct reading *reading, const cJSON *value, struct config_sources *out) {
     const int n = cJSON_GetArraySize(value);
     const cJSON *item;
@@ -277,7 +279,7 @@ void config_sources_free(struct config_sources *sources) {
 
 // ---- groups of tensors
 
-#define GROUP_EXAMPLE "as {\"match\": \"*.bias\", \"lr\": 1e-4}"
+#define GROUP_EXAMPLE "such as {\"match\": \"*.bias\", \"lr\": 1e-4}"
 
 void config_groups_free(struct config_groups *groups) {
     for (int i = 0; i < groups->n; i++) {
@@ -296,7 +298,7 @@ static enum status read_match(const struct reading *reading, const cJSON *value,
         const cJSON *item = cJSON_IsArray(value) ? cJSON_GetArrayItem(value, i) : value;
         if (!cJSON_IsString(item) || !item->valuestring[0])
             return wrong(reading, ".match", item,
-                         "a pattern of tensors' names, as \"*.bias\", or a list of them");
+                         "a pattern of tensor names, such as \"*.bias\", or a list of them");
         out->patterns[out->n_patterns++] = copy_string(item->valuestring);
     }
     return STATUS_OK;
@@ -328,7 +330,7 @@ static enum status read_key(const struct reading *reading, const cJSON *item, st
                                             {"name", "match"},    {"requires_grad", "freeze"},
                                             {"frozen", "freeze"}, {"learning_rate", "lr"}};
     const char *nearest = text_nearest(item->string, keys, sizeof keys / sizeof *keys);
-    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) // PyTorch's names, and similar ones
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) // PyTorch's and others' names for our keys
         if (strcmp(item->string, theirs[i][0]) == 0)
             nearest = theirs[i][1];
     return FAIL(STATUS_INVALID,
@@ -345,8 +347,8 @@ static enum status read_group(const struct reading *reading, const cJSON *object
         return wrong(reading, "", object, "an object, " GROUP_EXAMPLE);
     cJSON_ArrayForEach(item, object) {
         if (cJSON_GetObjectItemCaseSensitive(object, item->string) != item)
-            return FAIL(STATUS_INVALID, "%s has the key \"%.60s\" twice", place_of(reading, "", place),
-                        item->string);
+            return FAIL(STATUS_INVALID, "%s has the key \"%.60s\" twice; remove one",
+                        place_of(reading, "", place), item->string);
         TRY(read_key(reading, item, out));
     }
     place_of(reading, "", place);
@@ -378,7 +380,7 @@ static enum status read_groups(struct reading *reading, const cJSON *value, stru
     return STATUS_OK;
 }
 
-// ---- any value
+// ---- values of all types
 
 enum status option_read(const struct option *option, const char *source, const cJSON *value,
                         struct config *config) {
@@ -405,7 +407,7 @@ enum status option_read(const struct option *option, const char *source, const c
         return read_number(&reading, "", option, value, slot);
     case OPTION_PAIR:
         if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2)
-            return wrong(&reading, "", value, "a list of two numbers, as [0.9, 0.95]");
+            return wrong(&reading, "", value, "a list of two numbers, such as [0.9, 0.95]");
         TRY(read_number(&reading, "", option, cJSON_GetArrayItem(value, 0), &number));
         TRY(read_number(&reading, "", option, cJSON_GetArrayItem(value, 1),
                         &((struct config_pair *)slot)->value[1]));

@@ -1,4 +1,4 @@
-// The format of checkpoints: zero/checkpoint/checkpoint.h.
+// For the format of checkpoints see zero/checkpoint/checkpoint.h.
 #include "trainer/checkpoints.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@
 
 // ---- saving
 
-// Updates the best checkpoint. All ranks know the same loss, so they decide alike. Only losses on the same
-// sequences are compared.
+// Makes this step's checkpoint the best one if its loss is lower than the best loss so far, or if that was on
+// another number of sequences. All ranks know the same loss, so they decide alike.
 static void judge(struct run *run, const struct run_best *now) {
     struct run_best *best = &run->state.best;
     if (!run->config->checkpoint.keep_best)
@@ -25,13 +25,13 @@ static void prune(const struct run *run) {
     const struct run_best *best = &run->state.best;
     const int64_t best_step = best->sequences > 0 ? best->step : -1;
     checkpoint_name_best(run->folder.checkpoints, best_step);
-    // While steps are being skipped (fp16 overflow, spikes) the run may be lost, and an older checkpoint
-    // needed: keep all.
+    // Keep all checkpoints while steps are being skipped (fp16 overflow, spikes): if the run does not
+    // recover, an older one is needed.
     if (run->state.loss_scale.consecutive == 0 && run->state.spikes.consecutive == 0)
         checkpoint_prune(run->folder.checkpoints, run->config->checkpoint.keep, run->step, best_step);
 }
 
-// An average without an update is not written.
+// The kinds of states to save. The average is saved only once it includes an update.
 static struct checkpoint_kinds kinds_to_save(const struct run *run) {
     struct checkpoint_kinds kinds = model_states_kinds(&run->engine.state);
     kinds.has_average &= run->state.average.n > 0;
@@ -41,7 +41,7 @@ static struct checkpoint_kinds kinds_to_save(const struct run *run) {
 enum status checkpoints_take_failure(struct run *run, struct text *reason) {
     text_add(reason, "%s", status_message()[0] ? status_message() : "the run failed");
     status_clear();
-    run->pending = STATUS_OK; // the recorded failure is this one, or an earlier one
+    run->pending = STATUS_OK; // its message, or an earlier failure's, is in `reason`
     const enum status lost = run_agree(run, run_check_folder(run));
     if (lost != STATUS_OK)
         text_free(reason);
@@ -66,7 +66,7 @@ enum status checkpoints_save(struct run *run, const struct tokenizer *tokenizer,
                                                  .kinds = kinds_to_save(run),
                                                  .run = &run->state,
                                                  .source = model_states_source(&reader)};
-    // A failure that waits for an agreement comes first: its message is recorded.
+    // A pending failure comes before one of the folder, because its message is already the status message.
     TRY(run_agree_between_steps(run, run->pending == STATUS_OK ? run_check_folder(run) : run->pending));
     TRY(run_show_average(run, false));
     judge(run, evaluated);
@@ -101,7 +101,8 @@ static enum status record_change(void *context, const char *option, const char *
     return STATUS_OK;
 }
 
-// Reports options that were changed on purpose, now and in every later checkpoint.
+// Checks that the run can resume from the checkpoint. Options that were changed on purpose are logged, and
+// recorded in every later checkpoint.
 static enum status check_resumed(struct run *run, struct training_data *data, const struct checkpoint *from) {
     const int n_before = run->state.n_changes;
     config_resume_batch(run->config, &from->config, run->comm->world);
@@ -117,7 +118,7 @@ static enum status check_resumed(struct run *run, struct training_data *data, co
     return STATUS_OK;
 }
 
-// Finds whether the best checkpoint still exists in this run's folder.
+// Forgets the best checkpoint if rank 0 does not find it in this run's folder.
 static enum status find_best(struct run *run) {
     char *path = checkpoint_path(run->folder.checkpoints, run->state.best.step);
     int32_t is_there = file_is_folder(path);
@@ -128,7 +129,7 @@ static enum status find_best(struct run *run) {
     return STATUS_OK;
 }
 
-// Whether the checkpoint to resume is in the folder of this run's checkpoints.
+// Sets *is_own: true if rank 0 finds the checkpoint to resume in this run's own folder.
 static enum status find_own(struct run *run, const struct checkpoint *from, int32_t *is_own) {
     char *own = checkpoint_path(run->folder.checkpoints, from->step);
     char *real = realpath(own, NULL), *resumed = realpath(from->path, NULL);
@@ -154,15 +155,16 @@ enum status checkpoints_find(struct run *run, struct training_data *data, struct
     TRY(find_own(run, from, &is_own));
     run->saved_step = is_own ? run->step : -1;
     run->state.average = averaging_resumed(config, &from->run.average, from->kinds.has_average);
-    // A changed batch size or schedule replaces the sizes that the batch grew to.
+    // A changed train_batch_size, or a batch_size_schedule, replaces the sizes that the noise scale led to.
     if (config->train.batch_size_schedule.n > 0 ||
         config->train.train_batch_size != from->config.train.train_batch_size)
         run->state.noise.grown.n = 0;
     return STATUS_OK;
 }
 
-// The largest ratio of Adam's first updates to the learning rate when moments start at zero late in a run:
-// bias correction uses the step number, so it does not compensate. Assumes equal gradients.
+// Returns the largest ratio of Adam's updates to the learning rate if moments start at zero late in a run.
+// Bias correction depends on the run's step number, so it then corrects too little. Assumes the same gradient
+// in each step.
 static double largest_first_step(const struct config *config) {
     const double beta1 = config->optimizer.betas.value[0], beta2 = config->optimizer.betas.value[1];
     double largest = 0, m = 1, v = 1;
@@ -174,13 +176,13 @@ static double largest_first_step(const struct config *config) {
     return largest;
 }
 
-// Reports trained tensors whose moments the checkpoint does not have.
+// Logs the trained tensors whose moments the checkpoint does not have, so that they start at zero.
 static void warn_of_new_moments(const struct run *run, const struct checkpoint *from,
                                 const struct optimizer_groups *written_by) {
     const struct optimizer_groups *groups = &run->engine.state.groups;
     const char *first = NULL;
     int n = 0;
-    bool corrects = false; // some rule corrects the bias of moments
+    bool corrects = false; // true: the rule of one of these tensors corrects the bias of moments
     for (int i = 0; i < run->params.n_params; i++) {
         const struct optimizer_group *group = optimizer_group_of(groups, i);
         if (group->n_moments == 0 || optimizer_groups_keep(written_by, groups, i, group->n_moments))
@@ -191,16 +193,17 @@ static void warn_of_new_moments(const struct run *run, const struct checkpoint *
     }
     const double times = largest_first_step(run->config);
     if (n > 0 && corrects && from->step > 0 && times > 1.5)
-        log_warning("%d tensor%s, such as %s, begin%s with moments of zero after step %lld: with "
-                    "optimizer.betas, the "
-                    "first updates may be %.2g times the rate; a lower lr in optimizer.groups avoids that",
-                    n, n == 1 ? "" : "s", first, n == 1 ? "s" : "", (long long)from->step, times);
+        log_warning(
+            "%d tensor%s, such as %s, begin%s with moments of zero after step %lld: with these "
+            "optimizer.betas, the first updates may be up to %.2g times the learning rate; a lower lr "
+            "in optimizer.groups avoids that",
+            n, n == 1 ? "" : "s", first, n == 1 ? "s" : "", (long long)from->step, times);
     else if (n > 0)
         log_info("%d tensor%s, such as %s, begin%s with moments of zero", n, n == 1 ? "" : "s", first,
                  n == 1 ? "s" : "");
 }
 
-// Tensors that are frozen and were trained before.
+// Logs the tensors that are frozen now and were trained before.
 static void log_newly_frozen(const struct run *run, const struct checkpoint *from,
                              const struct optimizer_groups *written_by) {
     const char *first = NULL;
@@ -218,15 +221,14 @@ static void log_newly_frozen(const struct run *run, const struct checkpoint *fro
             n, n == 1 ? "" : "s", first, n == 1 ? "is" : "are", (long long)from->step, dtype_name(run->type));
 }
 
-// Refuses states that would have another meaning in this run.
+// Refuses a checkpoint whose states would have another meaning in this run.
 static enum status check_states(const struct config *config, const struct checkpoint *from) {
     const double beta_before = from->config.optimizer.betas.value[0], beta = config->optimizer.betas.value[0];
     if (optimizer_averages(config) && beta != beta_before)
-        return FAIL(
-            STATUS_INVALID,
-            "optimizer.betas begin with %g, but with %g in %s: schedule-free AdamW's average follows from "
-            "that; leave it, or begin a new run with model.init_from",
-            beta, beta_before, from->path);
+        return FAIL(STATUS_INVALID,
+                    "optimizer.betas[0] is %g, but %g in %s: schedule-free AdamW computes its "
+                    "average with this beta; restore it, or begin a new run with model.init_from",
+                    beta, beta_before, from->path);
     return STATUS_OK;
 }
 
@@ -251,15 +253,16 @@ enum status checkpoints_load_states(struct run *run, struct checkpoint *from) {
     return status;
 }
 
-// Whether gradients are reduced after every micro-batch (stages 2 and 3) or once per step (stages 0 and 1).
-// The batch may grow later.
+// True if gradients are reduced after every micro-batch, false if once per step. If every step of the run has
+// one micro-batch, both are the same, and the result is false.
 static bool reduces_every_micro_batch(const struct config *config) {
     const bool may_have_several = config->train.gradient_accumulation_steps > 1 ||
                                   config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
     return may_have_several && stage_reduces_every_micro_batch(config);
 }
 
-// Ranks and stage may change in a run. Reports whether the bits are then those of a run without the change.
+// If the run resumes with another number of ranks, stage or partition, logs the change, and whether results
+// remain bitwise equal to those without it.
 static void describe_changed_ranks(const struct run *run, const struct checkpoint *from) {
     const struct config *before = &from->config, *now = run->config;
     const int stage_before = (int)before->zero_optimization.stage, stage = (int)now->zero_optimization.stage;
@@ -282,7 +285,7 @@ static void describe_changed_ranks(const struct run *run, const struct checkpoin
 static void describe_changed_device(const struct run *run, const struct checkpoint *from) {
     const char *before = from->device, *now = run->machine.device->arithmetic;
     if (strcmp(before, now) != 0)
-        log_info("the checkpoint is of a run by %s; now by %s: results are equal up to rounding", before,
+        log_info("the checkpoint is of a run with %s; now with %s: results are equal up to rounding", before,
                  now);
 }
 

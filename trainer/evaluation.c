@@ -14,11 +14,12 @@
 #include "infer/sample.h"
 #include "infer/text_loss.h"
 
-#define LONG_EVALUATION_S 10 // a final evaluation that takes longer is announced
+#define LONG_EVALUATION_S 10 // in seconds; a final evaluation that is expected to take longer is announced
 
-// ---- data.val
+// ---- the loss on data.val
 
-// Adds a batch to `totals`, but for the sequences that are padding: their targets have weight 0.
+// Adds the sum of a batch's losses and the bytes of its text to `totals`. Sequences that are padding do not
+// count: their targets have weight 0.
 static enum status evaluate_batch(struct evaluator *evaluator, const struct token_batch *batch,
                                   struct text_loss *totals) {
     struct run *run = evaluator->run;
@@ -35,7 +36,8 @@ static enum status evaluate_batch(struct evaluator *evaluator, const struct toke
 
 // Evaluates this rank's micro-batches: rank, rank + world, ... The last one may be partly padding. A rank
 // with none left evaluates padding only, because in stage 3 the others need its shard of the parameters.
-//   may_stop   a signal ends the evaluation with STATUS_STOPPED; otherwise the next step sees it
+//   may_stop   true: a signal ends the evaluation with STATUS_STOPPED. false: the evaluation goes on, and the
+//              next step handles the signal
 static enum status evaluate_micro_batches(struct evaluator *evaluator, int64_t n_sequences, bool may_stop,
                                           struct text_loss *totals) {
     struct run *run = evaluator->run;
@@ -52,9 +54,9 @@ static enum status evaluate_micro_batches(struct evaluator *evaluator, int64_t n
     return STATUS_OK;
 }
 
-// The number of sequences of a source to evaluate. The sources of a mixture share the length by their
-// weights, with at least one sequence each. The number depends neither on ranks nor on micro-batches, so
-// losses of different runs are comparable.
+// The number of sequences of a source to evaluate. In a mixture it is proportional to the source's share, but
+// at least one. It depends neither on the number of ranks nor on the micro-batch size, so losses of different
+// runs are comparable.
 //   steps   train.eval_steps or train.eval_final_steps; 0: all of data.val
 static int64_t sequences_of_source(const struct evaluator *evaluator, const struct source *source,
                                    int64_t steps) {
@@ -77,7 +79,7 @@ void evaluator_lengths(const struct evaluator *evaluator, int64_t *during, int64
     *during = evaluator->data->val ? sequences_to_evaluate(evaluator, config->train.eval_steps) : 0;
     *final = evaluator->data->val ? sequences_to_evaluate(evaluator, config->train.eval_final_steps) : 0;
     if (config->train.ema.type != CONFIG_EMA_NONE || optimizer_averages(config))
-        *final *= 2; // of the latest weights too
+        *final *= 2; // the latest weights are evaluated, too
 }
 
 static void print_sources(const struct eval_metrics *eval) {
@@ -107,9 +109,9 @@ static void print(const struct eval_metrics *eval) {
     print_sources(eval);
 }
 
-// Evaluates sequences that are evenly spaced over each source of data.val. The loss of a mixture is the mean
-// of its sources' by their shares, whatever was evaluated of each; likewise its text.
-//   losses   [out] (sources)
+// Evaluates sequences that are evenly spaced over each source of data.val. The loss and the bits per byte of
+// a mixture weight its sources by their shares, however many sequences of each were evaluated.
+//   losses   [out] (number of sources) loss of each source
 static enum status evaluate_sources(struct evaluator *evaluator, int64_t steps, struct eval_metrics *eval,
                                     struct eval_source *losses) {
     struct run *run = evaluator->run;
@@ -167,7 +169,7 @@ enum status evaluator_val(struct evaluator *evaluator) {
     struct run *run = evaluator->run;
     const struct config *config = run->config;
     const int64_t n = sequences_to_evaluate(evaluator, config->train.eval_steps);
-    // The final evaluation too, if that has the same length.
+    // At the last step this is also the final evaluation, if that has the same length.
     struct eval_metrics eval = {.final =
                                     run->step == run->last_step &&
                                     n == sequences_to_evaluate(evaluator, config->train.eval_final_steps)};
@@ -225,7 +227,7 @@ static enum status load_tasks(struct evaluator *evaluator) {
     return STATUS_OK;
 }
 
-// Checks that all ranks have the same files; otherwise they would add up scores of different items.
+// Checks that all ranks have the same task files; otherwise they would add up scores of different items.
 static enum status check_same_tasks(struct evaluator *evaluator) {
     for (int i = 0; i < evaluator->tasks.list.n; i++) {
         const struct task *task = &evaluator->tasks.list.tasks[i];
@@ -249,7 +251,9 @@ static const struct data_task *find_recorded(const struct data_record *record, c
     return NULL;
 }
 
-// Records the tasks. If their files change, figures are not comparable, but the weights are the same.
+// Records the tasks in the run's state, which checkpoints store. Only warns if the items of a task are not
+// those that the resumed checkpoint records: its figures are not comparable, but training does not depend
+// on it.
 static void record_tasks(struct evaluator *evaluator) {
     struct run *run = evaluator->run;
     const struct task_list *list = &evaluator->tasks.list;
@@ -258,11 +262,12 @@ static void record_tasks(struct evaluator *evaluator) {
         const struct task *task = &list->tasks[i];
         now[i] = (struct data_task){.items = task->n_items, .checksum = task->checksum};
         snprintf(now[i].name, sizeof now[i].name, "%s", task->name);
-        now[i].name[utf8_valid_bytes(now[i].name, strlen(now[i].name))] = 0; // a character that was cut
+        // If the name was truncated inside a character, drop that character.
+        now[i].name[utf8_valid_bytes(now[i].name, strlen(now[i].name))] = 0;
         const struct data_task *before = find_recorded(&run->state.data, now[i].name);
         if (before && (before->checksum != task->checksum || before->items != task->n_items))
             log_warning(
-                "the items of the task %s have changed (%lld, now %d): figures of it cannot be compared "
+                "the items of the task %s have changed (%lld before, %d now): its figures cannot be compared "
                 "with those before step %lld",
                 task->name, (long long)before->items, task->n_items, (long long)run->step);
     }
@@ -314,8 +319,10 @@ int64_t evaluator_tasks_sequences(const struct evaluator *evaluator) {
     return batches * evaluator->run->config->train.micro_batch_size;
 }
 
-// ---- eval.tasks: scoring. Every rank has all items and scores every N-th batch. Each then gets all scores,
-// so that figures do not depend on the number of ranks.
+// ---- eval.tasks: scoring
+//
+// Every rank has all items and scores its share of the batches. It then gets the scores of all ranks, so that
+// figures do not depend on the number of ranks.
 
 // Scores this rank's batches: rank, rank + world, ... A rank with none left repeats the last batch without
 // counting it, because in stage 3 the other ranks need its shard of the parameters.
@@ -379,7 +386,7 @@ enum status evaluator_tasks(struct evaluator *evaluator) {
         log_info("stopped during the evaluation of tasks; all steps are done and saved. To evaluate: ./train "
                  "eval %s --task %s",
                  run->folder.path, run->config->eval.tasks.paths[0]);
-    return last ? status : STATUS_OK; // the next step sees the signal too, and saves
+    return last ? status : STATUS_OK; // before the last step, the next step handles the signal and saves
 }
 
 // ---- samples: text that the model generates, in the log and in samples/step-N.txt
@@ -393,7 +400,7 @@ static enum status write_sample(const struct evaluator *evaluator, const struct 
     const struct run *run = evaluator->run;
     TRY(run_check_folder(run));
     if (file_make_folders(run->folder.samples) != STATUS_OK)
-        return STATUS_FAILED; // the folder was writable at the start (run_folder_try)
+        return STATUS_FAILED; // not STATUS_INVALID: run_folder_try found run.dir writable at the start
     char *path = file_path("%s/step-%08lld.txt", run->folder.samples, (long long)run->step);
     const enum status status = file_write_all(path, text->data ? text->data : "", text->length);
     if (status == STATUS_OK) {
@@ -432,7 +439,8 @@ enum status evaluator_sample(struct evaluator *evaluator) {
         .write = add_to_text,
         .context = &text};
     text_add(&text, "%s", bytes);
-    // Ranks generate together, so a rank that fails here cannot reach the agreement at the end.
+    // A failure here is returned without an agreement: the other ranks may still wait for this one in a
+    // collective of the model.
     enum status status = tokenizer_encode_prompt(request.tokenizer, prompt.bytes, prompt.n_bytes,
                                                  request.vocab_size, &prompt.tokens);
     if (status == STATUS_OK)

@@ -1,5 +1,5 @@
-// Ranks decide together. Either each answers for its own device, and all take the choice that suits the
-// weakest device, or rank 0 decides for all.
+// Decisions are the same on all ranks. The micro-batch size is the smallest that any rank chose for its own
+// device. The compute type and the attention kernel are chosen by rank 0.
 #include "trainer/machine.h"
 
 #include <math.h>
@@ -17,8 +17,8 @@
 
 // ---- the devices: one per rank, all of one kind
 
-// Opens this rank's devices. With overlap_comm, reductions between ranks use one thread while the others
-// compute; without it, they use all threads.
+// Opens this rank's devices. comm_device computes the reductions between ranks. With overlap_comm, it does so
+// while `device` computes, and has only one thread; otherwise it has as many threads as `device`.
 static enum status open_devices(struct run *run) {
     const struct config *config = run->config;
     int threads = (int)config->run.threads, local_rank = run->comm->local_rank;
@@ -41,7 +41,7 @@ static enum status open_devices(struct run *run) {
     return STATUS_OK;
 }
 
-// What each rank tells the others about its device.
+// A rank's device, as each rank sends it to the others.
 struct rank_device {
     int32_t place;
     char arithmetic[sizeof((struct device *)0)->arithmetic];
@@ -51,7 +51,7 @@ static const char *kind_of(const struct rank_device *one) {
     return one->place == REGION_DEVICE ? "a GPU" : "the CPU";
 }
 
-// Checks the devices of all ranks. All ranks have the same answers, so they reach the same conclusion.
+// Checks the devices of all ranks. Every rank has the same list, so all come to the same result.
 static enum status judge_devices(const struct rank_device *all, int world) {
     const struct rank_device *first = &all[0];
     for (int rank = 1; rank < world; rank++)
@@ -63,8 +63,8 @@ static enum status judge_devices(const struct rank_device *all, int world) {
                 kind_of(first), first->arithmetic, kind_of(&all[rank]), rank, all[rank].arithmetic);
     for (int rank = 1; rank < world; rank++)
         if (strcmp(all[rank].arithmetic, first->arithmetic) != 0) {
-            log_warning("rank 0 computes by %s, and rank %d by %s: results round differently there, so the "
-                        "run repeats to the bit only with the same device for each rank",
+            log_warning("rank 0 computes with %s, and rank %d with %s, whose results round differently: the "
+                        "run repeats bit for bit only with the same device for each rank",
                         first->arithmetic, rank, all[rank].arithmetic);
             return STATUS_OK;
         }
@@ -109,7 +109,7 @@ enum status machine_choose_type(struct run *run, const struct checkpoint *resume
     const struct config *config = run->config;
     if (config_compute_type(config, &run->type))
         return STATUS_OK;
-    if (resumed) { // decided once; the run keeps it
+    if (resumed) { // a resumed run keeps its type
         run->type = resumed->compute;
         return STATUS_OK;
     }
@@ -146,12 +146,13 @@ static enum status refuse_kernel(const struct run *run, const struct checkpoint 
                     source, run->attention.cudnn, run->comm->rank, reason);
     return FAIL(
         STATUS_UNSUPPORTED,
-        "%s: the run computes attention by cuDNN %s, as %s says, and cuDNN cannot be used now: %s; " REMEDY
+        "%s: the run computes attention by cuDNN %s, as %s records, and cuDNN cannot be used now: %s; " REMEDY
         ", or change it on purpose with attention=flash checkpoint.resume_with=attention",
         source, resumed->attention.cudnn, resumed->path, reason);
 }
 
-// Chooses the kernel on rank 0. A run on CPUs makes no choice, and keeps that of the run that it resumes.
+// Sets run->attention on rank 0. If there is nothing to choose (on CPUs and in fp32), keeps what the resumed
+// run recorded.
 static enum status decide_kernel(struct run *run, const struct checkpoint *resumed,
                                  const struct attention_choice *choice) {
     const struct cudnn_support *cudnn = &choice->cudnn;
@@ -200,15 +201,15 @@ enum status machine_choose_attention(struct run *run, const struct checkpoint *r
 
 // ---- train.micro_batch_size of a run that leaves it open, on GPUs
 
-// What each rank tells the others.
+// A rank's choice of the micro-batch size, as each rank sends it to the others.
 struct answer {
     struct micro_batch_choice choice;
-    int32_t is_open; // the rank computes on a GPU
-    int32_t keeps;   // the size recorded in the resumed checkpoint fits
+    int32_t is_open; // the rank has a GPU and made a choice
+    int32_t keeps;   // the size recorded in the resumed checkpoint fits into this rank's memory
 };
 
-// The GPU memory that this rank's plan may use: the free memory, divided among the ranks that share the GPU,
-// and the memory that communication already holds, because plans count that too. Not collective.
+// Finds the bytes of GPU memory that this rank's plan may use: an equal share of the free memory, if ranks
+// share the GPU, plus what communication holds already, because plans count that too. Not collective.
 static enum status find_device_limit(const struct run *run, uint64_t *bytes) {
     const int n_devices = run->machine.device->n_devices;
     const size_t sharing = (size_t)((run->comm->local_world + n_devices - 1) / n_devices);
@@ -224,7 +225,8 @@ static enum status find_limits(const struct run *run, uint64_t available[N_REGIO
     return STATUS_OK;
 }
 
-// The micro-batch size recorded in the resumed checkpoint, if it divides the batch; else 0.
+// Returns the micro-batch size recorded in the resumed checkpoint. 0 for a new run, or if the size does not
+// divide the sequences that each rank has per step.
 static int64_t recorded_size(const struct run *run, const struct checkpoint *resumed) {
     const struct config *config = run->config;
     const int64_t sequences = config_rank_sequences(config);
@@ -232,8 +234,8 @@ static int64_t recorded_size(const struct run *run, const struct checkpoint *res
     return size > 0 && sequences % size == 0 ? size : 0;
 }
 
-// Chooses this rank's size. Plans for a GPU of any model, whose workspace is an upper bound: the real GPU
-// would measure the matrix products of every size.
+// Chooses this rank's size. Plans for the device of cuda_device_plan, whose workspace is an upper bound over
+// GPU models. With the real GPU, each plan would first time the matrix products of its size.
 static enum status answer_of(struct run *run, const struct checkpoint *resumed, struct answer *out) {
     struct engine_options planned = run_engine_options(run);
     struct device *device;
@@ -315,19 +317,18 @@ void machine_describe_micro_batch(const struct run *run, const struct checkpoint
     const int64_t before = resumed ? resumed->config.train.micro_batch_size : size;
     if (before != size)
         log_info("the checkpoint is of a run with micro-batches of %lld: results are equal up to rounding, "
-                 "as sums "
-                 "are added in another order",
+                 "as sums are added in another order",
                  (long long)before);
 }
 
-// ---- the rate of matrix products that steps are compared with
+// ---- the GEMM rate, with which steps are compared
 
-#define MOST_MEASURED_ROWS 65536
-#define MEASURED_SECONDS   0.05
-#define PROFILED_SECONDS   0.5 // a profile divides by this rate, so it is measured more precisely
+#define MOST_MEASURED_ROWS 65536 // maximum number of rows of the measured matrix product
+#define MEASURED_SECONDS   0.05  // how long the GEMM rate is measured
+#define PROFILED_SECONDS   0.5   // the same with run.profile, which needs a more precise GEMM rate
 
-// Tests start thousands of short runs, so they set ZERO_MEASURE_SECONDS to a shorter time. That makes only
-// the measured rate, and figures relative to it, less exact.
+// Returns how many seconds to measure the GEMM rate. Tests start thousands of short runs, so they set
+// ZERO_MEASURE_SECONDS to a shorter time. Only the GEMM rate, and figures relative to it, become less exact.
 static double measuring_seconds(const struct config *config) {
     double seconds = config->run.profile ? PROFILED_SECONDS : MEASURED_SECONDS;
     const char *shorter = getenv("ZERO_MEASURE_SECONDS");
@@ -335,16 +336,17 @@ static double measuring_seconds(const struct config *config) {
     return wanted > 0 && wanted < seconds ? wanted : seconds;
 }
 
-// The fraction of a measured rate that is this rank's own. If ranks have more threads than there are
-// processors, they take turns, and each measures more than its share.
+// Returns the fraction of its measured GEMM rate that a rank reaches while all ranks compute. If the ranks of
+// a machine have more threads than processors, they take turns. A rank's best measurement is then from a time
+// in which it had processors for all its threads.
 static double share_of_processors(const struct run *run) {
     const double threads = (double)run->machine.device->n_threads * run->comm->local_world,
                  processors = run->comm->local_processors;
     return run->machine.device->place == REGION_HOST && threads > processors ? processors / threads : 1;
 }
 
-// Measures the rate of this rank.
-//   memory   memory to use; NULL: allocate it
+// Measures this rank's GEMM rate.
+//   memory   memory for the matrices; NULL: allocates it
 static enum status measure_own_rate(const struct run *run, const struct gemm_memory *memory,
                                     double *flops_per_s) {
     const struct config *config = run->config;
@@ -357,7 +359,7 @@ static enum status measure_own_rate(const struct run *run, const struct gemm_mem
     return status;
 }
 
-// Sums the dense peak over ranks, if it is known for all of them.
+// Sets the run's dense peak to the sum over ranks, or to 0 if a rank's device has no known dense peak.
 static enum status find_dense_peak(struct run *run) {
     const double mine = run->machine.device->dense_peak[run->type];
     double sums[] = {mine, mine == 0};
@@ -366,7 +368,8 @@ static enum status find_dense_peak(struct run *run) {
     return STATUS_OK;
 }
 
-// Measures this rank's limits, which a profile compares operations with. The rate is summed over ranks later.
+// Sets machine.limits, the GEMM rate and memory bandwidth of this rank's device, with which a profile
+// compares operations. Call it before gemm_rate is summed over ranks.
 static enum status measure_limits(struct run *run) {
     struct machine *machine = &run->machine;
     machine->limits.flops_per_s = machine->gemm_rate;
@@ -386,7 +389,8 @@ enum status machine_measure_rate(struct run *run) {
     return comm_sum(run->comm, &run->machine.gemm_rate, 1);
 }
 
-// Memory of the run that the measurement may use between two steps: all but the weights, such as activations.
+// Returns the memory of the run that a measurement between two steps may use. The measurement overwrites
+// activations and workspace, and only reads the weights.
 static struct gemm_memory memory_between_steps(const struct run *run) {
     const struct region_memory *memory = &run->memory;
     const enum region_place place = run->machine.device->place;
@@ -408,7 +412,7 @@ enum status machine_check_rate(struct run *run, double achieved) {
     TRY(comm_sum(run->comm, &now, 1));
     run->machine.gemm_rate = fmax(now, achieved);
     log_live_end();
-    log_info("GEMM rate measured again, as a step exceeded it: %.0f GFLOP/s, at the start %.0f",
+    log_info("GEMM rate measured again, as a step exceeded it: %.0f GFLOP/s instead of %.0f",
              run->machine.gemm_rate / 1e9, before / 1e9);
     return STATUS_OK;
 }

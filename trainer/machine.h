@@ -1,6 +1,8 @@
-// The machine of a run: the devices of its ranks, and the measurements and decisions about them before the
-// first step. Functions that return a status are collective.
-//   resumed   the checkpoint to resume, whose decisions are kept; NULL: a new run
+// The machine of a run: the devices of its ranks, measurements of them, and the decisions that depend on
+// them. Functions that return a status are collective.
+//
+// In the functions below, `resumed` is the checkpoint that the run resumes; NULL for a new run. A resumed run
+// keeps the decisions that its checkpoint records.
 #ifndef ZERO_TRAINER_MACHINE_H
 #define ZERO_TRAINER_MACHINE_H
 
@@ -8,40 +10,42 @@
 #include "trainer/run.h"
 
 // Opens this rank's devices and attaches communication to them. STATUS_INVALID: some ranks have a GPU and
-// others do not. Warns of devices that round differently.
+// others do not. Warns if the ranks' devices round results differently.
 enum status machine_open(struct run *run) MUST_CHECK;
 // Closes the devices and frees the run's memory on them. Call it after a failure to open, too.
 void machine_close(struct run *run);
 
-// Sets run->type: precision.compute or, for "auto", the faster type of rank 0's device (device_compute_type).
+// Sets run->type: precision.compute or, for "auto", the type of the resumed run, or in a new run the faster
+// type of rank 0's device (device_compute_type).
 enum status machine_choose_type(struct run *run, const struct checkpoint *resumed) MUST_CHECK;
 
-// train.micro_batch_size of a run that leaves it open, on GPUs.
+// How train.micro_batch_size was chosen, if the config leaves it open and a rank has a GPU.
 struct micro_batch_decision {
-    struct micro_batch_choice choice;
-    bool was_made, keeps; // keeps: the size of the resumed checkpoint is kept
+    struct micro_batch_choice choice; // the smallest choice of any rank
+    bool was_made;                    // false: the config gives the size, or no rank has a GPU
+    bool keeps;                       // true: the size is the resumed checkpoint's, not choice.size
 };
-// Chooses the size from each rank's memory plan, if the size is open and a rank has a GPU, and sets it in the
-// config.
-//   out   [out] written if a choice was made
+// Chooses the micro-batch size from each rank's memory plan and sets it in the config, if the config leaves
+// it open and a rank has a GPU.
+//   out   [out] written only if a choice was made
 enum status machine_choose_micro_batch(struct run *run, const struct checkpoint *resumed,
                                        struct micro_batch_decision *out) MUST_CHECK;
-// Logs the choice and its reason.
+// Logs the micro-batch size and its reason, if a choice was made.
 void machine_describe_micro_batch(const struct run *run, const struct checkpoint *resumed,
                                   const struct micro_batch_decision *decision);
 
 // Decides how attention is computed (run->attention), for this run and for runs that resume it. Rank 0
-// chooses. A kernel that the config names, or that the resumed run recorded, is used or refused. The other
-// ranks must have the same version of cuDNN. Call it after the type is chosen and before the memory is
-// planned.
+// chooses. If the config names a kernel, or the resumed run recorded one, the run uses it or fails. If rank 0
+// chooses cuDNN, all ranks must have the same version of it. Call it after the type is chosen and before the
+// memory is planned.
 enum status machine_choose_attention(struct run *run, const struct checkpoint *resumed) MUST_CHECK;
 
-// Measures the rate of matrix products with which steps are compared; with run.profile also the memory
-// bandwidth. Finds the dense peak. Call it before the run's memory is allocated.
+// Measures the GEMM rate, to which the FLOP/s of steps are compared, and with run.profile the memory
+// bandwidth. Sets the dense peak and run->flops_per_token. Call it before the run's memory is allocated.
 enum status machine_measure_rate(struct run *run) MUST_CHECK;
-// Repeats that measurement if a step exceeded it, because other programs may have slowed it down. The rate
-// becomes at least `achieved`. The device must be idle.
-//   achieved   FLOP/s of all ranks in the step's forward and backward passes, timed on rank 0
+// Measures the GEMM rate again if a step exceeded it, because other programs may have slowed down the first
+// measurement. The rate becomes at least `achieved`. The device must be idle.
+//   achieved   FLOPs of that step's forward and backward passes on all ranks, divided by rank 0's seconds
 enum status machine_check_rate(struct run *run, double achieved) MUST_CHECK;
 
 #endif

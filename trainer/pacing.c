@@ -1,4 +1,4 @@
-// All ranks decide by rank 0's measurements, which are sent with the reports of each step.
+// All ranks decide by rank 0's measurements, which the ranks exchange in each step (struct step_report).
 #include "trainer/pacing.h"
 
 #include <math.h>
@@ -6,10 +6,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define FIRST           0.02 // fraction of the time at which the schedule is first decided
-#define SECOND          0.2
-#define FEW_STEPS       8 // with fewer steps left, the length is not decided again
-#define PASSES_PER_STEP 3 // a step costs as much as three forward passes; an evaluation is one
+#define FIRST           0.02 // fraction of train.max_minutes at which the first decision is due
+#define SECOND          0.2  // fraction at which the second decision is due
+#define FEW_STEPS       8    // with fewer steps left, a decision is due only when the time is over
+#define PASSES_PER_STEP 3    // a step costs as much as three forward passes; an evaluation is one
 
 static double budget_s(const struct config *config) {
     return 60 * config->train.max_minutes;
@@ -22,7 +22,7 @@ bool pacing_is_due(const struct pacing_decision *last, const struct config *conf
     const double next = last->spent_s < FIRST * budget    ? FIRST * budget
                         : last->spent_s < SECOND * budget ? SECOND * budget
                                                           : (last->spent_s + budget) / 2;
-    // There is no measured step since the start or the last decision, or only the last few could change.
+    // Without a measured step, or with few steps left, a decision is due only when the time is over.
     if (!(report->step_s > 0) || left < FEW_STEPS)
         return spent >= budget;
     return spent >= next || 2 * (step - last->step) >= left;
@@ -67,8 +67,9 @@ double pacing_estimate_step_s(const struct pacing *pacing) {
            (efficiency * run->machine.gemm_rate);
 }
 
-// Uses the estimate rather than the clock: a busy machine takes longer to start, which must not refuse the
-// run.
+// Compares the estimated time of FEW_STEPS steps (or train.max_steps, if fewer) with the whole of
+// train.max_minutes. The time that setup took is not subtracted, because a slow start on a busy machine is no
+// reason to refuse the run.
 enum status pacing_check_minutes(const struct pacing *pacing) {
     const struct config *config = pacing->run->config;
     const double step_s = pacing_estimate_step_s(pacing),
@@ -90,8 +91,9 @@ void pacing_record_spent(const struct pacing *pacing) {
         pacing->run->state.pacing.spent_s = spent_s(pacing);
 }
 
-// Skipped steps do not advance the schedule, nor Adam's bias correction. With train.max_minutes they do
-// advance the schedule, because time passes.
+// The learning rate of the next step by a config, warm-up and decision. Without train.max_minutes, skipped
+// steps do not advance the schedule, just as they do not advance Adam's bias correction. With it they do,
+// because they take time.
 static double rate_of_next(const struct pacing *pacing, const struct config *config, int64_t warmup,
                            const struct pacing_decision *decision) {
     const struct run *run = pacing->run;
@@ -131,7 +133,8 @@ struct pacing_report pacing_measured(const struct pacing *pacing) {
                                   .tasks_s = pacing->evaluator->tasks.seconds};
 }
 
-// Logs a warm-up that is shortened for a schedule of `steps`, or that is kept from the start of the run.
+// Logs the number of warm-up steps in two cases: it was shortened for a schedule of `steps` steps, or the run
+// keeps that of its start although a new run of this length would have another.
 static void describe_warmup(const struct pacing *pacing, int64_t steps) {
     const struct config *config = pacing->run->config;
     const int64_t warmup = pacing->run->state.warmup_steps,
@@ -147,7 +150,7 @@ static void describe_warmup(const struct pacing *pacing, int64_t steps) {
                  (long long)steps, steps == 1 ? "" : "s");
 }
 
-// Logs the length when it is first known, and when it has changed much since.
+// Logs the total number of steps when it is first known, and when it has since changed by 20 % or more.
 static void say_length(struct pacing *pacing, double step_s) {
     struct run *run = pacing->run;
     char duration[32];
@@ -193,8 +196,8 @@ void pacing_decide(struct pacing *pacing, const struct pacing_report *report) {
 
 // ---- resuming
 
-// The warm-up steps of the run that wrote a checkpoint. Versions that did not record them derived them from
-// the length each time.
+// Returns the number of warm-up steps of the run that wrote a checkpoint. Earlier versions of this program
+// did not record it, but derived it from the length of the run at each start.
 static int64_t warmup_before(const struct checkpoint *from) {
     const struct pacing_record *pacing = &from->run.pacing;
     if (from->run.warmup_steps > 0)
@@ -206,8 +209,9 @@ static int64_t warmup_before(const struct checkpoint *from) {
                                                                        : config_decay_steps(&from->config));
 }
 
-// train.max_minutes has changed. The schedule continues from the fraction of the new time that is spent. Its
-// length follows from the speed so far, until the speed is measured.
+// Replaces the last decision, because train.max_minutes has changed. The schedule continues at the fraction
+// of the new time that is already spent. Until steps are measured again, the number of steps follows from the
+// mean time per step so far.
 static void begin_other_time(struct pacing *pacing) {
     struct run *run = pacing->run;
     struct pacing_record *record = &run->state.pacing;
@@ -216,7 +220,7 @@ static void begin_other_time(struct pacing *pacing) {
     const double budget = budget_s(config), spent = record->spent_s,
                  total = fmin((double)run->step * budget / spent, (double)config->train.max_steps);
     const bool warms_up = last->position == 0 && run->step < run->state.warmup_steps;
-    // A change from steps to minutes, or back, changes the shape of the schedule.
+    // After a change from steps to minutes, or back, there is no position to continue from.
     if (record->max_minutes > 0 && spent > 0 && budget > 0)
         *last = (struct pacing_decision){.step = run->step,
                                          .total = spent < budget ? (int64_t)total : run->step,
@@ -251,11 +255,12 @@ void pacing_resume(struct pacing *pacing, const struct checkpoint *resumed) {
     const double rate_before =
         rate_of_next(pacing, &resumed->config, warmup_before(resumed), &resumed->run.pacing.decision);
     log_info("train.max_minutes was %g and is now %g", minutes_before, config->train.max_minutes);
-    log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)run->step + 1, pacing_lr(pacing),
-             rate_before);
+    log_info("step %lld trains at the learning rate %.3g instead of %.3g", (long long)run->step + 1,
+             pacing_lr(pacing), rate_before);
 }
 
-// Reports that a larger max_steps, without decay_steps, raises the rate again.
+// Logs if the next step has another learning rate because the schedule's length has changed. For example, a
+// larger train.max_steps without scheduler.decay_steps raises the learning rate again.
 static void describe_changed_rate(const struct pacing *pacing, const struct checkpoint *resumed) {
     const struct run *run = pacing->run;
     const struct config *before = &resumed->config, *now = run->config;

@@ -1,5 +1,5 @@
 // A run as one rank sees it: what setup creates and every step reads, and how far the run has come. All
-// modules of the trainer read this struct. State that a single module changes is in that module's own struct.
+// modules of the trainer read this struct. State of one module only is in the module's own struct.
 #ifndef ZERO_TRAINER_RUN_H
 #define ZERO_TRAINER_RUN_H
 
@@ -12,14 +12,16 @@
 #include "zero/engine.h"
 #include "zero/optimizer/averaging.h"
 
-// The devices that a rank computes with (machine.h).
+// The devices that a rank computes with, and their measured speed (machine.h).
 struct machine {
     struct device *device, *comm_device; // comm_device runs the reductions between ranks
     struct device *host_device;          // the CPU, for states offloaded from a GPU; NULL without a GPU
     struct stream stream;
-    double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
-    double dense_peak;         // the vendor's FLOP/s, sum over ranks; 0: not known for every rank
-    struct device_peak limits; // of this rank's device; the bandwidth is measured only with run.profile
+    double gemm_rate; // measured FLOP/s of matrix products, sum over ranks; raised if a step exceeds it
+    // FLOP/s of matrix products as the vendor states them, sum over ranks; 0: not known for every rank.
+    double dense_peak;
+    // Measured on this rank's device: the GEMM rate and, only with run.profile, the memory bandwidth.
+    struct device_peak limits;
 };
 
 struct run {
@@ -31,19 +33,21 @@ struct run {
     enum dtype type;                       // compute type
     struct checkpoint_attention attention; // the chosen kernel, recorded in checkpoints
     struct params params;
-    double flops_per_token; // forward and backward
+    double flops_per_token; // FLOPs of forward and backward per token
     struct region_memory memory;
     struct engine engine;
 
     // How far the run has come.
-    int64_t step, tokens;       // steps issued; tokens trained on
-    int64_t last_step;          // of the run, as decided so far (pacing.h)
-    int64_t saved_step;         // of this run's newest checkpoint; -1: none
-    struct batch_sizes batches; // batch sizes of the steps
+    int64_t step, tokens;       // steps issued so far in all sessions, and the tokens in them
+    int64_t last_step;          // the run's last step, as decided so far (pacing.h)
+    int64_t saved_step;         // step of this run's newest checkpoint; -1: none
+    struct batch_sizes batches; // batch size of each step
     struct run_state state;     // recorded in checkpoints
 
-    enum status pending; // first failure of this rank's output since the last agreement of the ranks
-    bool can_save; // the run is failing, all ranks know it, and the weights are those of a complete step
+    // The first failure of a write that only this rank did, such as metrics. The ranks agree on it later.
+    enum status pending;
+    // True if the run is failing, all ranks know it, and the weights are those of a complete step.
+    bool can_save;
 };
 
 // ---- the ranks
@@ -56,19 +60,20 @@ static inline bool run_leads(const struct run *run) {
 static inline enum status run_agree(struct run *run, enum status status) {
     return comm_agree(run->comm, status);
 }
-// The same between two steps: after a failure here the progress can still be saved (can_save).
+// run_agree at a point where the weights are those of a complete step: after a failure, the progress can
+// still be saved (can_save).
 static inline enum status run_agree_between_steps(struct run *run, enum status status) {
     status = run_agree(run, status);
     run->can_save = status > STATUS_STOPPED;
     return status;
 }
-// Keeps a failure of this rank until the next agreement. For code where the other ranks do not agree on a
-// status.
+// Keeps a failure of this rank (`pending`) until the ranks next agree on a status. For code that the other
+// ranks do not run.
 static inline void run_fail_later(struct run *run, enum status status) {
     if (run->pending == STATUS_OK)
         run->pending = status;
 }
-// run_folder_check on rank 0, before a write to the run's folder.
+// Calls run_folder_check on rank 0; call it before a write to the run's folder. STATUS_OK on other ranks.
 static inline enum status run_check_folder(const struct run *run) {
     return run_leads(run) ? run_folder_check(&run->folder) : STATUS_OK;
 }
@@ -84,16 +89,16 @@ static inline double run_step_flops(const struct run *run, int64_t batch_size) {
 static inline int64_t run_micro_batches(const struct run *run, int64_t batch_size) {
     return batch_size / (run->config->train.micro_batch_size * run->comm->world);
 }
-// The first of this rank's rows in micro-batch k of a step.
+// The index in a step's batch of the first row that this rank computes in micro-batch k.
 static inline int64_t run_first_row(const struct run *run, int64_t k) {
     return (k * run->comm->world + run->comm->rank) * run->config->train.micro_batch_size;
 }
-// The first token of that row, counted over the whole run, for gpt_load.
+// The index of that row's first token, counted over the whole run, for gpt_load.
 //   tokens   number of tokens that the run was trained on before the step
 static inline uint64_t run_first_token(const struct run *run, int64_t tokens, int64_t k) {
     return (uint64_t)(tokens + run_first_row(run, k) * run->config->train.seq_len);
 }
-// Sets the batch sizes of the steps from the config and from the decisions by the noise scale.
+// Sets run->batches: the batch sizes chosen by the gradient noise scale or, if there are none, the config's.
 static inline void run_take_batches(struct run *run) {
     run->batches = batch_sizes_of(run->config);
     if (run->state.noise.grown.n > 0)
@@ -106,13 +111,13 @@ static inline int64_t run_skipped(const struct run *run) {
 
 // ---- weights and memory
 
-// Sets the parameters to the weights for evaluation: the average, if the run has one and it has begun
-// (zero/optimizer/averaging.h). average false: back to the latest weights, for training and saving.
-// Collective.
+// Sets the parameters to the weights for evaluation: their average, once it includes an update
+// (zero/optimizer/averaging.h). Collective.
+//   average   false: set them back to the latest weights, for training and saving
 MUST_CHECK static inline enum status run_show_average(struct run *run, bool average) {
     return average_show(&run->engine.state, &run->machine.stream, average && run->state.average.n > 0);
 }
-// The options that determine this rank's memory, for plans.
+// Returns the options that determine this rank's memory, as plans need them.
 static inline struct engine_options run_engine_options(const struct run *run) {
     const bool by_cudnn = run->attention.kernel == CONFIG_ATTENTION_CUDNN;
     return (struct engine_options){.config = run->config,
@@ -126,13 +131,13 @@ static inline struct engine_options run_engine_options(const struct run *run) {
                                    .for_gpu = run->comm->for_gpu,
                                    .by_nccl = comm_on_device(run->comm)};
 }
-// Bytes of this rank's GPU that communication uses.
+// Bytes of this rank's GPU memory that communication uses for sums.
 static inline size_t run_device_sums_bytes(const struct run *run) {
     return comm_sums_bytes(run->comm->world, REGION_DEVICE, run->comm->for_gpu, comm_on_device(run->comm));
 }
 
-// Formats " of 100", with the run's last step, for messages; "" while train.max_minutes has not decided on
-// it. Returns buffer.
+// Formats " of 100", where 100 is the run's last step, for messages. "" if train.max_minutes is set and the
+// last step is not decided yet. Returns buffer.
 static inline const char *run_of_total(const struct run *run, char *buffer, size_t size) {
     const struct config *config = run->config;
     buffer[0] = '\0';

@@ -1,4 +1,4 @@
-// Before each write, run_check_folder checks that the folder is still the run's.
+// Before each write, run_check_folder checks that the run's folder was not removed or replaced.
 #include "trainer/run_output.h"
 
 #include <string.h>
@@ -29,7 +29,8 @@ enum status run_output_begin_session(struct run_output *output) {
 void run_output_end_session(struct run_output *output, enum status status) {
     struct run *run = output->run;
     struct session *session = &output->session;
-    if (session->began == 0 || run_check_folder(run) != STATUS_OK) // a lost folder has ended the run
+    // If the folder was removed or replaced, there is nowhere to record the end.
+    if (session->began == 0 || run_check_folder(run) != STATUS_OK)
         return;
     session->ended = clock_wall_s();
     session->end_step = run->step;
@@ -52,11 +53,12 @@ enum status run_output_begin_metrics(struct run_output *output) {
         return STATUS_OK;
     TRY(run_check_folder(run));
     TRY(metrics_open(metrics, run->folder.path, run->step));
-    // A run that resumes from another run's checkpoint has no lines for the steps before.
+    // There is no warning if the run resumes from another run's checkpoint: this folder never had lines of
+    // earlier steps.
     if (metrics->n_missing > 0 && (metrics->last_step > 0 || run->saved_step >= 0))
         log_warning(
             "%s/metrics.jsonl was cut: it lacks the lines of %lld of the steps up to %lld, which are done "
-            "and are not repeated; reports have no figures of them",
+            "and are not repeated; reports have no figures of these steps",
             run->folder.path, (long long)metrics->n_missing, (long long)run->step);
     return STATUS_OK;
 }
@@ -84,8 +86,8 @@ enum status run_output_start_profile(struct run_output *output, int region) {
                                                      .step = run->step + 1});
 }
 
-// Sets the timeline's origin on this rank and its offset to rank 0. The wall clocks of the machines are exact
-// enough to compare ranks by eye.
+// Sets about->origin, the start of this rank's timeline, and about->shift_us, its offset to rank 0's. The
+// offset is by wall clocks, which differ little enough between machines to compare ranks by eye.
 static enum status align_clocks(struct run_output *output, struct profile_about *about) {
     double here = clock_wall_s() - clock_monotonic_s(), of_rank_0[2] = {here, about->profile->steps[0].begin};
     TRY(comm_broadcast(output->run->comm, of_rank_0, sizeof of_rank_0, 0));

@@ -1,4 +1,5 @@
-// The output of a run: its session, metrics, progress line and profile. Only rank 0 writes.
+// The output of a run: its session, metrics, progress line and profile. Only rank 0 writes, except that every
+// rank writes a file with its part of the profile.
 #ifndef ZERO_TRAINER_RUN_OUTPUT_H
 #define ZERO_TRAINER_RUN_OUTPUT_H
 
@@ -10,26 +11,26 @@
 
 struct run_output {
     struct run *run;
-    struct session session; // this session, on rank 0; began 0: not yet
-    struct metrics metrics; // on rank 0
+    struct session session; // on rank 0: the record of this session; not recorded yet if began is 0
+    struct metrics metrics; // open on rank 0 only
     struct progress progress;
     struct profiler profiler;
-    size_t program_bytes; // resident before the run's memory was allocated: program and libraries
+    size_t program_bytes; // planned host memory of the process besides model memory
 };
 
-// Records the beginning of the session.
+// Records the beginning of the session in sessions.jsonl. Called on rank 0.
 enum status run_output_begin_session(struct run_output *output) MUST_CHECK;
-// Opens the metrics. Warns of steps without a line.
+// On rank 0, opens the metrics. Warns if metrics.jsonl lacks lines of steps that are done.
 enum status run_output_begin_metrics(struct run_output *output) MUST_CHECK;
-// True if metrics may be written: on rank 0, and the run's folder is still its own. If it is not, the run
-// fails later.
+// True if this rank is to write metrics: it is rank 0, and the run's folder was not removed or replaced. If
+// it was, the run fails later (run_fail_later).
 bool run_output_writes_metrics(struct run_output *output);
-// Records the end of the session, if its beginning was recorded. A failure to do so is only a warning.
+// Records the end of the session, if its beginning was recorded. If that fails, only warns.
 void run_output_end_session(struct run_output *output, enum status status);
 
-// For run.profile; without it, these are no-ops.
+// The next two functions are for run.profile; without it, they are no-ops.
 // Starts profiling, before the first step.
-//   region   from profiler_plan
+//   region   index of the region for the profiler's memory, from profiler_plan
 enum status run_output_start_profile(struct run_output *output, int region) MUST_CHECK;
 // Stops profiling, prints the table and writes profile.json and trace.json. Collective.
 enum status run_output_end_profile(struct run_output *output) MUST_CHECK;

@@ -1,4 +1,4 @@
-// The formulas are in the header.
+// The formulas are in trainer/schedule.h.
 #include "trainer/schedule.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 // ---- the learning rate
 
-// How far `step` is on the way from `from` to `to`, in [0, 1].
+// Returns how far `step` is on the way from `from` to `to`: 0 up to `from`, 1 from `to` on.
 static double progress(double step, double from, double to) {
     if (to <= from)
         return 1;
@@ -19,8 +19,8 @@ int64_t schedule_warmup_of(int64_t warmup, int64_t steps) {
     return warmup <= steps || steps == 0 ? warmup : steps < 10 ? 1 : steps / 10;
 }
 
-// The rate after the warm-up, at position p of the decay. warmup_stable_decay uses p_last, the position
-// within its last part.
+// Returns the learning rate after the warm-up, at p (schedule.h). warmup-stable-decay uses p_last instead,
+// which goes from 0 to 1 over the last part of the schedule, the fraction decay_ratio.
 static double decayed_rate(const struct config *config, double p, double p_last) {
     const double peak = config->optimizer.lr, lowest = config->scheduler.min_lr_ratio;
     switch (config->scheduler.type) {
@@ -40,7 +40,7 @@ double schedule_lr(const struct config *config, int64_t warmup, int64_t step) {
     const int64_t last = config_decay_steps(config) - 1;
     if (step < warmup)
         return config->optimizer.lr * (double)(step + 1) / (double)warmup;
-    // The decay at the end cannot begin before the warm-up is over, however long it should be.
+    // However large decay_ratio is, the decay begins after the warm-up.
     const double warmed = warmup > 0 ? (double)warmup - 1 : 0,
                  decay = config->scheduler.decay_ratio * (double)(last + 1);
     return decayed_rate(config, progress((double)step, warmed, (double)last),
@@ -68,7 +68,7 @@ double schedule_lr_paced(const struct config *config, int64_t warmup, const stru
 
 // ---- batch sizes
 
-// Sums over steps proceed from stage to stage: between two stages, all steps have the same batch size.
+// Sums over steps are computed stage by stage, because all steps of a stage have the same batch size.
 
 struct batch_sizes batch_sizes_of(const struct config *config) {
     return (struct batch_sizes){config->train.train_batch_size, config->train.batch_size_schedule};
@@ -137,7 +137,8 @@ bool noise_wants_more(const struct noise_record *record, int64_t batch_size, int
 
 // ---- the average of the weights
 
-// Returns c of kernels/ops.h, the weight of this step's z in the average.
+// Returns the weight with which this update enters the average of schedule-free AdamW (average_weight in
+// kernels/ops.h). Adds the update to the record.
 static float schedule_free_next(double lr, struct average_record *record) {
     record->lr_max = fmax(record->lr_max, lr);
     const double weight = record->lr_max * record->lr_max;

@@ -1,11 +1,10 @@
-// Cheap checks come first. The config is resolved only after model.init_from and the tokenizer are open,
-// because model sizes may come from them.
+// In setup, cheap checks come first. The config is resolved only after model.init_from and the tokenizer are
+// open, because model sizes may come from them.
 //
-// Most steps depend only on the config, rules and plans. Two steps measure this machine, so they take time,
-// and their results vary with the load:
-// - machine_measure_rate: matrix products and, with run.profile, memory bandwidth
-// - make_model: on a GPU, the candidates for each matrix product of the model
-// pacing_check_minutes uses the measured rate.
+// Two functions measure this machine, so they take time, and their results vary with its load:
+// - machine_measure_rate measures the GEMM rate and, with run.profile, the memory bandwidth
+// - make_model times, on a GPU, the algorithms that cuBLASLt offers for each matrix product of the model
+// pacing_check_minutes uses the GEMM rate.
 #include "trainer/setup.h"
 
 #include <stdlib.h>
@@ -29,10 +28,10 @@
 // State that is needed during setup only.
 struct setup {
     struct trainer *trainer;
-    struct checkpoint *resumed; // NULL: a new run
-    struct weights weights;     // of model.init_from
+    struct checkpoint *resumed; // the checkpoint to resume; NULL: a new run
+    struct weights weights;     // the weights of model.init_from; not open if weights.path is NULL
     struct micro_batch_decision micro_batch;
-    int profile_region; // of the profiler's memory, with run.profile
+    int profile_region; // the region of the profiler's memory; only set with run.profile
 };
 
 // Closes the checkpoint and the weights, which are not needed once the states are loaded.
@@ -45,8 +44,8 @@ static void close_sources(struct setup *setup) {
 
 // ---- configuration and tokenizer
 
-// Finds the model's sizes. A run that resumes needs only its own checkpoints: model.init_from may no longer
-// exist.
+// Sets the model's sizes in the config from the checkpoint to resume or, for a new run, from model.init_from.
+// A run that resumes does not open model.init_from, which may no longer exist.
 static enum status find_model_sizes(struct setup *setup) {
     struct run *run = &setup->trainer->run;
     struct config *config = run->config;
@@ -61,13 +60,15 @@ static enum status find_model_sizes(struct setup *setup) {
         return model_sizes_from_weights(config, &sizes, path, true);
     TRY(initial_weights_open(&setup->weights, config));
     TRY(model_sizes_from_weights(config, &setup->weights.config, config->model.init_from, false));
-    // Not stored in the config, so that resuming from the run's config.json does not need that folder either.
+    // A tokenizer found in the folder of model.init_from is not stored in the config. So a run that resumes
+    // with its own config.json does not need that folder.
     if (!config->data.tokenizer[0])
         setup->trainer->data.found_tokenizer = weights_find_tokenizer(&setup->weights);
     return STATUS_OK;
 }
 
-// Finds what the config leaves to its input files, except what depends on the tokenizer.
+// Sets options that the config leaves open from its input files: the model's sizes from weights, and the
+// defaults of data options from the shards. The tokenizer's file is read later, by resolve_config.
 static enum status find_inputs(struct setup *setup) {
     struct run *run = &setup->trainer->run;
     TRY(config_require_training(run->config));
@@ -84,7 +85,8 @@ static enum status resolve_config(struct setup *setup) {
     TRY(config_resolve(config, run->comm->world));
     const struct gpt_config sizes = config_model(config);
     TRY(params_init(&run->params, &sizes));
-    // Checks optimizer.groups before anything is created, so that a wrong pattern leaves no run folder.
+    // This also checks optimizer.groups. It does so before anything is created, so that a wrong pattern
+    // leaves no run folder behind.
     TRY(optimizer_groups_freeze(config, &run->params));
     if (!setup->weights.path)
         return STATUS_OK;
@@ -93,9 +95,9 @@ static enum status resolve_config(struct setup *setup) {
     return weights_bind(&setup->weights, &run->params);
 }
 
-// ---- several ranks
+// ---- checks that the ranks agree
 
-// Sends rank 0's text to all ranks; free it with text_free.
+// Sends `mine` of rank 0 to all ranks. Free *of_rank_0 with text_free.
 static enum status broadcast_text(struct comm *comm, const struct text *mine, struct text *of_rank_0) {
     uint64_t length = mine->length;
     TRY(comm_broadcast(comm, &length, sizeof length, 0));
@@ -105,7 +107,7 @@ static enum status broadcast_text(struct comm *comm, const struct text *mine, st
     return comm_broadcast(comm, of_rank_0->data, length, 0);
 }
 
-// Checks that every rank was started with the same config: each compares its own with rank 0's.
+// Checks that all ranks have the same config: each rank compares its own with rank 0's.
 static enum status check_same_config(struct run *run) {
     struct text json = {0}, text = {0};
     struct config of_rank_0 = {0};
@@ -124,7 +126,8 @@ static enum status check_same_config(struct run *run) {
     return status;
 }
 
-// Adds the initial weights, once they are open: the checkpoint, or another program's files.
+// Appends the files of model.init_from, if it is open: the manifest of a checkpoint, the GGUF file, or the
+// safetensors files.
 static void add_weights(struct text *files, const struct weights *weights) {
     char *pattern = weights->checkpoint // the manifest has checksums of the other files
                         ? file_path("%s/manifest.json", weights->checkpoint->path)
@@ -136,7 +139,7 @@ static void add_weights(struct text *files, const struct weights *weights) {
     free(pattern);
 }
 
-// Checks that every rank finds the same files.
+// Checks that every rank finds the same input files.
 static enum status check_same_files(struct setup *setup) {
     struct run *run = &setup->trainer->run;
     struct text mine = {0}, of_rank_0 = {0};
@@ -157,13 +160,15 @@ static enum status check_same_files(struct setup *setup) {
 
 // ---- memory and initial state
 
-// Memory of one place, per rank. Host memory is divided equally among the ranks of a machine.
+// The memory that one rank needs and has in one place (host or GPU).
 struct memory_need {
-    uint64_t wanted, available; // bytes
-    uint64_t ranks;             // ranks on the machine
+    uint64_t wanted;    // bytes that the rank's plan takes there
+    uint64_t available; // free bytes; of host memory, an equal share of what is free on the rank's machine
+    uint64_t ranks;     // number of ranks on the rank's machine
 };
 
-// Finds the rank that lacks the most memory or has the least to spare.
+// Gathers the needs of all ranks.
+//   out   [out] the need with the least `available` minus `wanted`; this is negative if a rank lacks memory
 static enum status gather_memory(struct run *run, enum region_place place, struct memory_need *out) {
     struct comm *comm = run->comm;
     size_t available;
@@ -205,8 +210,8 @@ static enum status refuse_memory(struct run *run, const struct memory_need needs
     return status;
 }
 
-// Refuses a run that does not fit into memory. Ranks on a machine share its host memory. Each rank has its
-// own GPU; if ranks share a GPU, the allocation fails instead.
+// Refuses a run that does not fit into memory. Each rank may use an equal share of its machine's host memory
+// and all free memory of its GPU. Ranks that share a GPU may pass this check, and then fail to allocate.
 static enum status check_memory(struct run *run) {
     struct memory_need needs[N_REGION_PLACES] = {0};
     TRY(gather_memory(run, REGION_HOST, &needs[REGION_HOST]));
@@ -218,7 +223,8 @@ static enum status check_memory(struct run *run) {
     return STATUS_OK;
 }
 
-// The heap that matrix products will take. Their buffers hold parts of both operands.
+// Estimates the bytes of heap memory that the CPU's matrix products will allocate to buffer parts of their
+// operands: twice the size of the largest tensor in fp32, but at most heap_per_thread for each thread.
 static size_t product_heap(const struct engine_options *options) {
     const struct params *params = options->params;
     const size_t most = (size_t)options->device->n_threads * options->device->heap_per_thread;
@@ -229,8 +235,10 @@ static size_t product_heap(const struct engine_options *options) {
     return 2 * sizeof(float) * largest < most ? 2 * sizeof(float) * largest : most;
 }
 
-// The memory of the process besides model memory. Arrays that measured this machine were freed; they count
-// only where they took more than the model will.
+// Estimates the bytes of host memory that the process takes besides model memory. This is what is resident
+// now, plus the heap of matrix products, minus the communication buffers that model memory includes. If
+// measuring the machine took more than this and model memory together, the result is that peak minus model
+// memory.
 static size_t program_memory(const struct engine_options *options, size_t model_bytes) {
     const size_t resident = metrics_resident_memory() - engine_links_bytes(options) -
                             (options->device->place == REGION_HOST
@@ -277,14 +285,15 @@ static enum status make_weights(void *context, enum checkpoint_kind kind, int un
     return STATUS_OK;
 }
 
-// Finds the initial weights of a run: random ones, or those of model.init_from.
+// Sets the source of a new run's initial weights: model.init_from, or else random numbers.
 static enum status find_weights(struct setup *setup, struct checkpoint_source *source) {
     struct run *run = &setup->trainer->run;
     *source = (struct checkpoint_source){.context = run, .read = make_weights};
     if (!run->config->model.init_from[0])
         return STATUS_OK;
     *source = (struct checkpoint_source){.context = &setup->weights, .read = read_weights};
-    if (!setup->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
+    // find_model_sizes saw a checkpoint and left the weights closed, but checkpoints_find did not resume it.
+    if (!setup->weights.path) {
         TRY(initial_weights_open(&setup->weights, run->config));
         TRY(weights_bind(&setup->weights, &run->params));
     }
@@ -301,7 +310,8 @@ static enum status load_weights(struct setup *setup) {
     return model_states_load(&run->engine.state, &run->machine.stream, &source, false);
 }
 
-// Removes records that are later than the checkpoint, because their steps will be repeated.
+// Sets aside checkpoints that are later than the resumed one, because their steps will be repeated. Makes the
+// link `best` name the run's best checkpoint again, or removes the link if there is none.
 static enum status clear_later(struct run *run) {
     const struct run_best *best = &run->state.best;
     if (!run_leads(run))
@@ -314,7 +324,8 @@ static enum status clear_later(struct run *run) {
 
 static enum status load_state(struct setup *setup) {
     struct run *run = &setup->trainer->run;
-    if (setup->resumed) { // what cannot be loaded leaves the folder as it is
+    // clear_later comes second, so that a checkpoint that cannot be loaded leaves the folder unchanged.
+    if (setup->resumed) {
         TRY(checkpoints_load_states(run, setup->resumed));
         TRY(run_agree(run, clear_later(run)));
     } else {
@@ -326,7 +337,7 @@ static enum status load_state(struct setup *setup) {
 
 // ---- setup
 
-// Logs the terms of the training loss besides the cross entropy.
+// Logs the options that make the training loss differ from the cross entropy that evaluations compute.
 static void describe_regularization(const struct config *config) {
     const struct {
         const char *name;
@@ -339,13 +350,13 @@ static void describe_regularization(const struct config *config) {
         if (parts[i].value > 0)
             text_add(&list, "%s%s %g", list.length ? ", " : "", parts[i].name, parts[i].value);
     if (list.length > 0)
-        log_info("the training loss is with %s; evaluations are without", list.data);
+        log_info("the training loss includes %s; evaluations do not", list.data);
     text_free(&list);
 }
 
-// Describes when bulk collectives run. Stages 0 and 1 reduce a bucket as soon as backward has filled it. A
-// bucket that contains all units but the first is full only at the end, because the first unit's gradients
-// come last.
+// Appends to `when`, for the log, when bulk collectives run. Stages 0 and 1 reduce a bucket as soon as
+// backward has filled it. If a bucket is larger than all units but the first, it is full only at the end of
+// backward, because the first unit's gradients are computed last. Then nothing overlaps.
 static void describe_overlap(const struct run *run, struct text *when) {
     const struct config *config = run->config;
     const struct params *params = &run->params;
@@ -357,8 +368,8 @@ static void describe_overlap(const struct run *run, struct text *when) {
         text_add(when, "while computing");
     else
         text_add(when,
-                 "after computing: zero_optimization.reduce_bucket_size=%lld holds the model; at most %lld "
-                 "lets stages 0 and 1 reduce while backward computes",
+                 "after computing: zero_optimization.reduce_bucket_size=%lld puts the model into one bucket; "
+                 "with at most %lld, stages 0 and 1 reduce while backward computes",
                  bucket, most);
 }
 
@@ -383,10 +394,12 @@ static void describe(const struct setup *setup) {
     log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", run->machine.device->description, dtype_name(run->type),
              run->machine.gemm_rate / 1e9, run->comm->world > 1 ? " in total" : "");
     if (run->machine.dense_peak > 0)
-        log_info("utilization (MFU) is of the dense peak, %.0f GFLOP/s; GEMM is %.0f%% of it",
-                 run->machine.dense_peak / 1e9, 100 * run->machine.gemm_rate / run->machine.dense_peak);
+        log_info(
+            "utilization (MFU) is relative to the dense peak, %.0f GFLOP/s; the GEMM rate is %.0f%% of it",
+            run->machine.dense_peak / 1e9, 100 * run->machine.gemm_rate / run->machine.dense_peak);
     else if (run->machine.device->place == REGION_DEVICE)
-        log_info("the dense peak of this GPU is not known: utilization is of the measured GEMM rate");
+        log_info(
+            "the dense peak of this GPU is not known: utilization is relative to the measured GEMM rate");
     describe_ranks(run);
     bool asked = config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU ||
                  config->top.offload_activations == CONFIG_OFFLOAD_CPU;
@@ -438,12 +451,13 @@ static enum status begin_folder(struct setup *setup) {
     return run_output_begin_session(&setup->trainer->output);
 }
 
-// The steps of setup; each needs the ones before it.
+// Runs the parts of setup in order. Each needs the results of those before it.
 static enum status set_up(struct setup *setup, bool *complete) {
     struct trainer *trainer = setup->trainer;
     struct run *run = &trainer->run;
-    // A missing file is reported as missing before its consequences are compared. The same for files found
-    // beside others.
+    // Ranks compare their input files before they derive anything from them. So a file that one rank lacks is
+    // reported as missing, not as a difference between configs. The second comparison includes what
+    // find_inputs found.
     TRY(check_same_config(run));
     TRY(check_same_files(setup));
     TRY(run_agree(run, find_inputs(setup)));
@@ -461,7 +475,7 @@ static enum status set_up(struct setup *setup, bool *complete) {
     TRY(machine_choose_type(run, setup->resumed));
     TRY(machine_choose_micro_batch(run, setup->resumed, &setup->micro_batch));
     run_take_batches(run);
-    TRY(training_data_open(&trainer->data, setup->resumed)); // whose batches have the chosen size
+    TRY(training_data_open(&trainer->data, setup->resumed)); // needs the micro-batch size
     TRY(evaluator_open(&trainer->evaluator));
     TRY(machine_choose_attention(run, setup->resumed));
     TRY(machine_measure_rate(run));
@@ -505,7 +519,7 @@ void trainer_delete(struct trainer *trainer) {
     struct run *run = &trainer->run;
     progress_free(&trainer->output.progress);
     metrics_close(&trainer->output.metrics);
-    // A step that failed in the middle leaves operations and collectives in flight. Let them end before their
+    // A step that failed may have left operations and collectives in flight. They must end before their
     // memory is freed.
     stream_drain(&run->machine.stream);
     comm_detach(run->comm);

@@ -22,7 +22,8 @@ struct trainer {
 // Takes the arguments of trainer_run. Free with trainer_delete.
 struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm);
 // Does everything before the first step. Collective.
-//   complete   [out] true if the run already has all its steps; then only the folder was opened
+//   complete   [out] true if the resumed run has done all its steps. Setup then ends early: it opens neither
+//              devices nor data
 enum status trainer_setup(struct trainer *trainer, bool *complete) MUST_CHECK;
 void trainer_delete(struct trainer *trainer);
 

@@ -14,7 +14,7 @@
 
 // Windows are short, so medians are found by sorting a copy in each step.
 
-#define MAD_TO_DEVIATION 1.4826 // 1 / the 75th percentile of a normal distribution
+#define MAD_TO_DEVIATION 1.4826 // standard deviation / MAD of a normal distribution
 
 static int compare(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -26,7 +26,10 @@ static double median(double *values, int n) {
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// values (n) are overwritten.
+// Returns the limit above which a figure is a spike (spikes.h).
+//   values   (n) figures of the window; overwritten
+//   floor    SPIKE_FLOOR_LOSS or SPIKE_FLOOR_NORM
+//   middle   [out] the median
 static double limit(double *values, int n, double threshold, double floor, double *middle) {
     *middle = median(values, n);
     for (int i = 0; i < n; i++)
@@ -78,9 +81,10 @@ void spikes_add(const struct config *config, struct spike_record *record,
 
 // ---- the first tensor that is not finite
 
-// Operations know addresses, and hooks know which tensors are there. Together they give a value its name.
+// An operation gets its operands as addresses. The hooks note the address at which each unit is acquired, so
+// that operands which are parameters or gradients can be named.
 
-#define VIEWS       4 // at most two units, and two groups, are held at a time
+#define VIEWS       4 // units whose addresses are kept; a pass holds at most two units at a time
 #define CHUNK_BYTES ((size_t)1 << 20)
 
 struct search {
@@ -89,14 +93,14 @@ struct search {
     struct {
         int unit;
         struct unit_view view;
-    } views[VIEWS]; // acquired units, the newest first
+    } views[VIEWS]; // units acquired last, the newest first
     int n_views;
     bool is_backward;
-    char *chunk; // (CHUNK_BYTES)
+    char *chunk; // (CHUNK_BYTES) host copy of the values that are being checked
     struct finding *found;
 };
 
-// ---- names
+// ---- names of tensors and layers
 
 static void keep_view(struct search *search, int unit, enum gpt_pass pass, const struct unit_view *view) {
     memmove(search->views + 1, search->views, (VIEWS - 1) * sizeof *search->views);
@@ -120,7 +124,7 @@ static const struct param *tensor_of(const struct search *search, const void *ad
     return NULL;
 }
 
-// Returns the name of a layer: that of its weight without ".weight".
+// Returns the name of a layer: the name of its weight without ".weight".
 static const char *layer_of(const struct search *search, const void *weight, char *name, size_t size) {
     const struct param *tensor = tensor_of(search, weight);
     if (!tensor)
@@ -131,7 +135,7 @@ static const char *layer_of(const struct search *search, const void *weight, cha
     return tensor == params_lm_head(search->params) ? "lm_head" : name;
 }
 
-// ---- values
+// ---- finding values that are not finite
 
 static bool is_finite_at(const char *bytes, size_t i, enum dtype type) {
     uint16_t half;
@@ -157,9 +161,9 @@ static enum status find_in_row(struct search *search, struct stream *stream, con
     return STATUS_OK;
 }
 
-// Checks (rows, columns) values, rows `stride` apart, unless something was found already. values NULL: does
-// nothing.
-//   what   describes the values; %s stands for the layer's name
+// Checks (rows, columns) values whose rows are `stride` elements apart. Does nothing if a tensor was found
+// before, or if values is NULL.
+//   what, layer   describe the values: "the output of", "h.3.mlp.c_fc"
 static enum status look(struct search *search, struct stream *stream, const void *values, size_t rows,
                         size_t columns, size_t stride, enum dtype type, const char *what, const char *layer) {
     const bool is_dense = columns == stride;
@@ -184,8 +188,10 @@ static enum status look_at_tensor(struct search *search, struct stream *stream, 
     return look(search, stream, values, 1, n, n, type, "the parameter", tensor ? tensor->name : "(unnamed)");
 }
 
-// The gradient of a parameter (NULL: one that is not known); values NULL: it is frozen. It need not be in its
-// place: products may leave those of biases in scratch.
+// Checks the gradient of a parameter.
+//   tensor   the parameter; NULL: not known
+//   values   the gradient; NULL: the parameter is frozen. It may be in scratch memory, where matrix products
+//            leave gradients of biases
 static enum status look_at_gradient(struct search *search, struct stream *stream, const struct param *tensor,
                                     const void *values, size_t n) {
     if (!values)
@@ -194,7 +200,7 @@ static enum status look_at_gradient(struct search *search, struct stream *stream
                 tensor ? tensor->name : "(unnamed)");
 }
 
-// ---- operations
+// ---- checking the operands of an operation
 
 static enum status look_at_embedding(struct search *search, struct stream *stream,
                                      const struct embedding_forward_args *a) {
@@ -268,8 +274,8 @@ static enum status look_at_mix_backward(struct search *search, struct stream *st
     return look(search, stream, a->dx, 1, a->n, a->n, a->type, "the gradient of the input of", layer);
 }
 
-// The layer's name is known if the operation reads its weight, otherwise from the gradient. A bias follows
-// its weight.
+// Finds the layer by the address of its weight or, if the operation does not read the weight, of the weight's
+// gradient. The tensor after the weight is its bias.
 static enum status look_at_linear_backward(struct search *search, struct stream *stream,
                                            const struct linear_backward_args *a) {
     char name[64];
@@ -302,7 +308,8 @@ static enum status look_at_rms_norm_backward(struct search *search, struct strea
     return look_at_norm_backward(search, stream, &args);
 }
 
-// Operations that are not listed here show up in the inputs of listed ones.
+// Checks the operands of an operation. The outputs of operations that are not listed here are checked as
+// inputs of later ones.
 static enum status look_at_operation(void *context, struct stream *stream, enum operation operation,
                                      const void *args) {
     struct search *search = context;
@@ -357,7 +364,7 @@ static enum status look_at_call(void *context, struct observed_call *call) {
     return look_at_operation(context, call->stream, call->operation, call->args);
 }
 
-// ---- hooks: those of the stage, which know the places of tensors
+// ---- hooks: pass calls on to the ZeRO stage's hooks, and note the addresses of acquired units
 
 static enum status begin(void *context, enum trace_kind kind) {
     const struct search *search = context;
@@ -403,7 +410,8 @@ enum status finding_train(struct gpt *gpt, const struct params *params, struct d
 
 enum { SEQUENCES_NAMED = 3 };
 
-// Appends "token 0 of a.bin, token 64 of b.bin and 6 others": `n` rows of a step's batch, from `row` on.
+// Appends where `n` rows of a step's batch begin in the data, from row `row` on: "token 0 of a.bin, token 64
+// of b.bin and 6 others".
 static void add_sequences(const struct run *run, const struct training_data *data, int64_t step, int64_t row,
                           int64_t n, struct text *out) {
     const int64_t data_step = run->config->train.overfit_one_batch ? 0 : step - 1;
@@ -427,14 +435,15 @@ static void add_figures(const struct config *config, const struct diverged_step 
              (long long)limits->n_steps, config->train.spike_threshold);
 }
 
-// ---- the first tensor that is not finite
+// ---- the first tensor that is not finite, over all micro-batches and ranks
 
 struct found {
     struct finding finding;
-    int64_t micro_batch;
+    int64_t micro_batch; // from 0, if finding.is_found
 };
 
-// Repeats forward and backward of the step's micro-batches, with the weights that the step had.
+// Repeats forward and backward of this rank's micro-batches of the step, with the weights that the step had,
+// and searches each for a tensor that is not finite.
 static enum status repeat_step(struct run *run, const struct training_data *data,
                                const struct diverged_step *step, struct found *found) {
     struct engine *engine = &run->engine;
@@ -459,8 +468,8 @@ static enum status repeat_step(struct run *run, const struct training_data *data
     return gradients_finish(&engine->state.gradients, &run->machine.stream);
 }
 
-// Discards the gradients, as after a step that is given up: offload copies gradients while it adds their
-// squares.
+// Discards the gradients, as steps.c does for a step that is given up. optimizer_norm waits for the copies of
+// gradients that offload has begun.
 static enum status drop_gradients(struct run *run) {
     struct optimizer *optimizer = &run->engine.optimizer;
     double norm;
@@ -502,7 +511,7 @@ static enum status add_first(struct run *run, const struct training_data *data,
     return status;
 }
 
-// ---- reactions
+// ---- the actions of train.on_spike
 
 static enum status end_run(const struct run *run, const struct diverged_step *step, const struct text *what,
                            const char *advice) {
@@ -510,7 +519,7 @@ static enum status end_run(const struct run *run, const struct diverged_step *st
                 what->data ? what->data : "", advice,
                 run->saved_step >= 0 ? "The last checkpoint is kept; lower optimizer.lr, or resume from an "
                                        "earlier one with checkpoint.resume=PATH"
-                                     : "It has saved no checkpoint; lower optimizer.lr");
+                                     : "The run has saved no checkpoint; lower optimizer.lr");
 }
 
 static enum status skip(struct run *run, const struct diverged_step *step, const struct text *what) {
@@ -540,7 +549,7 @@ static enum status act(struct run *run, const struct diverged_step *step, bool i
     case CONFIG_ON_SPIKE_STOP:
         break;
     }
-    return end_run(run, step, what, "train.on_spike=skip leaves such updates out");
+    return end_run(run, step, what, "train.on_spike=skip skips such updates");
 }
 
 enum status spikes_handle(struct run *run, const struct training_data *data,

@@ -16,23 +16,26 @@
 #include "zero/optimizer/noise_probe.h"
 #include "zero/stages/gradients.h"
 
-// The report that each rank sends to all others after each step.
+// The report that each rank sends to all others in each step, before the update.
 struct step_report {
-    double loss_sum, memory_peak; // loss_sum: where the host decides
-    double seconds; // since the step began; where the device decides, of the step finished last, 0: none yet
+    double loss_sum;    // sum of this rank's losses; 0 if the device decides on the update
+    double memory_peak; // the largest resident set so far, in bytes
+    // Seconds since the step began. If the device decides on the update, the duration of the step that was
+    // finished last instead; 0: none yet.
+    double seconds;
     struct pacing_report pacing;
-    int64_t batch_status; // the worst of the step's micro-batches
+    int64_t batch_status; // enum status: the first failure to load a micro-batch of the step
 };
 
-// The step of the loader that the next step of the run trains on.
+// Returns the step of the loader whose sequences the next step of the run trains on.
 static int64_t data_step(const struct run *run) {
     return run->config->train.overfit_one_batch ? 0 : run->step;
 }
 
 // Loads micro-batch k of this rank. For k == 0 all ranks agree whether it was loaded, and whether any rank
-// was asked to stop (STATUS_STOPPED). If a later one cannot be loaded, *batch_status keeps the failure for
-// the step's report. Until then this rank repeats the previous micro-batch, because the other ranks'
-// collectives need this rank.
+// was asked to stop (STATUS_STOPPED). If a later micro-batch cannot be loaded, *batch_status keeps the
+// failure for the step's report. This rank then repeats the previous micro-batch, because the other ranks'
+// collectives need it.
 static enum status next_batch(struct steps *steps, int64_t k, enum status *batch_status,
                               struct token_batch *batch) {
     struct run *run = steps->run;
@@ -61,7 +64,7 @@ static const char *obstacle(const struct steps *steps) {
     if (run->comm->world > 1)
         return "several ranks communicate within a step";
     if (!optimizer_decides_on_device(&run->engine.optimizer))
-        return "the host updates with offload_optimizer";
+        return "the host updates the weights (offload_optimizer)";
     if (config->top.offload_activations == CONFIG_OFFLOAD_CPU)
         return "offload_activations copies between steps";
     if (config->run.debug_sync)
@@ -88,7 +91,8 @@ static void free_graphs(struct steps *steps) {
     graph_free(&graphs->update.graph);
 }
 
-// Captures `work`. Captured work has not run, so after a failure it is run directly.
+// Captures `work` as a graph and launches the graph. Capturing does not run the work: if it fails, `work` is
+// run directly.
 static enum status capture(struct steps *steps, struct step_graph *graph, enum status (*work)(void *context),
                            void *context) {
     struct stream *stream = &steps->run->machine.stream;
@@ -104,9 +108,9 @@ static enum status capture(struct steps *steps, struct step_graph *graph, enum s
     return work(context);
 }
 
-// Runs `work`, which issues operations to the stream, through its graph if graphs are on. The first run is
-// direct, because libraries load kernels and initialize then; the second is captured. `work` must do the same
-// each time, and change no host state that outlasts the step.
+// Runs `work`, which issues operations to the stream. Uses its graph if graphs are on and no profile is
+// recorded. The first run is direct, because libraries load kernels and initialize then; the second is
+// captured. `work` must do the same each time, and change no host state that outlasts the step.
 static enum status run_graph(struct steps *steps, struct step_graph *graph,
                              enum status (*work)(void *context), void *context) {
     if (!steps->graphs.is_on || steps->output->profiler.profile)
@@ -119,9 +123,9 @@ static enum status run_graph(struct steps *steps, struct step_graph *graph,
     return work(context);
 }
 
-// ---- plans
+// ---- the plan of a step
 
-// Computes what the step's loss is divided by, before its first pass. Collective if targets have weights.
+// Sets step->weighted_targets, by which the step's loss is divided. Collective if targets have weights.
 static enum status weigh_step(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     struct loader *train = steps->data->train;
@@ -131,11 +135,11 @@ static enum status weigh_step(struct steps *steps, struct issued_step *step) {
     TRY(run_agree_between_steps(run, loader_sum_weights(train, data_step(run), &step->weighted_targets)));
     TRY(comm_sum(run->comm, &step->weighted_targets, 1));
     if (step->weighted_targets == 0)
-        step->weighted_targets = 1; // all losses and gradients are 0
+        step->weighted_targets = 1; // any divisor will do: all losses and gradients are 0
     return STATUS_OK;
 }
 
-// Plans the next step. If the previous step is not finished, assumes that its update is done.
+// Plans the next step. If the previous step is not finished, assumes that its update is not skipped.
 static void plan_step(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const bool is_ahead = steps->n_finished < steps->n_issued;
@@ -162,7 +166,7 @@ bool steps_may_be_ahead(const struct steps *steps) {
 
 // ---- the gradient noise scale, and the batch size that follows from it
 
-// Whether the next step is measured.
+// Whether the noise scale is measured in the next step.
 static bool measures_noise(const struct steps *steps, int64_t batch_size) {
     const struct config *config = steps->run->config;
     return config->train.noise_scale_every > 0 &&
@@ -170,27 +174,28 @@ static bool measures_noise(const struct steps *steps, int64_t batch_size) {
            batch_size > config->train.micro_batch_size;
 }
 
-// The step after this one may have been issued already. So the first step with a new batch size is the one
-// after that, wherever the decision is made.
+// Doubles the batch if the noise scale is large enough. The new size begins with the step after the next one,
+// because the next step may have been issued already.
 static void grow(struct steps *steps, const struct issued_step *step) {
     struct run *run = steps->run;
     struct config_stages *grown = &run->state.noise.grown;
     const int64_t batch = step->batch_size;
     if (grown->n == CONFIG_SCHEDULE_MOST ||
-        batch != batch_sizes_at(&run->batches, step->now.step + 1) || // the batch has grown since
+        batch != batch_sizes_at(&run->batches, step->now.step + 1) || // that step has another size already
         !noise_wants_more(&run->state.noise, batch, run->config->train.max_batch_size))
         return;
     grown->stages[grown->n++] = (struct config_stage){step->now.step + 1, 2 * batch};
     run->state.noise.n_since = 0;
     run_take_batches(run);
     log_live_end();
-    log_info("step %lld: the gradient noise scale is %.4g sequences; from step %lld on, the batch has %lld",
+    log_info("step %lld: the gradient noise scale is %.4g sequences; from step %lld on, the batch has %lld "
+             "sequences",
              (long long)step->now.step, noise_scale(&run->state.noise), (long long)step->now.step + 2,
              (long long)(2 * batch));
 }
 
-// Called when a measured step has ended and its update was not skipped. Adds the measurement, and decides on
-// the batch size of the steps after the next one. The result is the same on all ranks.
+// Adds the measurement of a finished step whose update was not skipped, and decides on the batch size of the
+// steps after the next one. The result is the same on all ranks.
 static void note_noise(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const double n_small = (double)run->config->train.micro_batch_size, n_large = (double)step->batch_size,
@@ -207,9 +212,10 @@ static void note_noise(struct steps *steps, struct issued_step *step) {
     grow(steps, step);
 }
 
-// ---- gradients
+// ---- accumulating the gradients
 
-// The environment variable ZERO_INJECT_GRADIENTS, "STEP:FACTOR,STEP:FACTOR"; 1 for other steps.
+// Returns the factor of step `at` in the environment variable ZERO_INJECT_GRADIENTS, which is a list
+// "STEP:FACTOR,STEP:FACTOR"; 1 for steps that are not in the list.
 static float injected_factor(int64_t at) {
     const char *list = getenv("ZERO_INJECT_GRADIENTS");
     while (list && *list) {
@@ -227,8 +233,8 @@ static float injected_factor(int64_t at) {
     return 1;
 }
 
-// A fault for tests of train.on_spike: multiplies the gradients of chosen steps. The step's plan does not
-// know it.
+// Injects a fault, for tests of train.on_spike: multiplies the gradients of chosen steps by a factor that the
+// update does not divide by.
 static void inject_gradients(struct issued_step *step) {
     step->plan.loss_factor *= injected_factor(step->now.step);
 }
@@ -240,7 +246,7 @@ static enum status begin_update(struct steps *steps, const struct issued_step *s
                : STATUS_OK;
 }
 
-// Micro-batch k of the n_micro of a step.
+// Micro-batch k (from 0) of a step with n_micro micro-batches.
 struct micro_batch {
     struct steps *steps;
     const struct issued_step *step;
@@ -248,7 +254,8 @@ struct micro_batch {
     int64_t k, n_micro;
 };
 
-// Runs forward and backward of the loaded micro-batch, and the reductions that end with it.
+// Runs forward and backward of the loaded micro-batch. After the last one of the step, finishes the
+// reductions of the gradients.
 static enum status train_micro_batch(void *context) {
     const struct micro_batch *micro = context;
     struct run *run = micro->steps->run;
@@ -265,7 +272,8 @@ static enum status train_micro_batch(void *context) {
     return micro->k == micro->n_micro - 1 ? gradients_finish(gradients, &run->machine.stream) : STATUS_OK;
 }
 
-// The same without a graph, and with the sum of the gradients' squares: its mean over the ranks.
+// Runs train_micro_batch, without a CUDA graph, and measures its gradients for the noise scale.
+//   square   [out] sum of squares of a rank's gradients of this micro-batch, mean over ranks
 static enum status measure_micro_batch(struct micro_batch *micro, double *square) {
     struct run *run = micro->steps->run;
     const struct comm *comm = run->comm;
@@ -306,7 +314,7 @@ static enum status accumulate(struct steps *steps, struct issued_step *step, enu
     return STATUS_OK;
 }
 
-// ---- reports
+// ---- exchanging reports, and measuring communication and memory
 
 // Gathers the step reports of all ranks. Raises now->memory.total to the largest memory_peak.
 //   mine       this rank's report
@@ -332,7 +340,7 @@ static enum status gather_reports(struct steps *steps, const struct step_report 
     return status;
 }
 
-// The communication since `before`, and the plan's figures for a step.
+// Sets the step's communication: as measured since `before`, and as planned.
 static void measure_traffic(const struct steps *steps, const struct comm_traffic *before,
                             struct step_metrics *now) {
     const struct comm_traffic *after = &steps->run->comm->traffic;
@@ -348,7 +356,7 @@ static void measure_traffic(const struct steps *steps, const struct comm_traffic
     now->comm.hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
 }
 
-// The measured host memory of all regions.
+// Returns the measured bytes of model memory on the host.
 static size_t measured_on_host(const struct steps *steps) {
     size_t bytes = 0;
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -358,7 +366,7 @@ static size_t measured_on_host(const struct steps *steps) {
 
 // ---- the update
 
-// Updates the weights if the host decides.
+// Decides on the host whether the update happens, and if so updates the weights.
 static enum status update(struct steps *steps, struct issued_step *step, double loss_sum) {
     struct run *run = steps->run;
     struct optimizer *optimizer = &run->engine.optimizer;
@@ -399,13 +407,13 @@ static enum status give_up_step(struct steps *steps, enum status batch_status) {
     struct optimizer *optimizer = &run->engine.optimizer;
     double norm;
     if (!optimizer_decides_on_device(optimizer))
-        TRY(optimizer_norm(optimizer, &run->machine.stream,
-                           &norm)); // offload copies while it adds the squares
+        TRY(optimizer_norm(optimizer, &run->machine.stream, &norm)); // waits for offloaded gradients
     TRY(optimizer_skip(optimizer, &run->machine.stream));
     return run_agree_between_steps(run, batch_status);
 }
 
-// Called before a step, which may have another batch size than the previous one.
+// Sets the planned communication and the progress line's number of micro-batches for the batch size of the
+// step that begins.
 static void take_batch_size(struct steps *steps, int64_t batch_size) {
     const int64_t n_micro = run_micro_batches(steps->run, batch_size);
     if (n_micro != steps->volume_micro_batches)
@@ -414,7 +422,8 @@ static void take_batch_size(struct steps *steps, int64_t batch_size) {
     progress_micro_batches(&steps->output->progress, n_micro);
 }
 
-// Measures the GEMM rate again if a step exceeded it. The device must be idle.
+// Measures the GEMM rate again if a step exceeded it, once the device is idle.
+//   achieved   FLOP/s of that step, over all ranks
 static enum status check_rate(struct steps *steps, double achieved) {
     struct run *run = steps->run;
     if (achieved <= run->machine.gemm_rate)
@@ -463,16 +472,16 @@ enum status steps_issue(struct steps *steps) {
     run->tokens += step->batch_size * run->config->train.seq_len;
     step->now.tokens = run->tokens;
     TRY(check_rate(steps, first.seconds > 0 ? run_step_flops(run, step->batch_size) / first.seconds : 0));
-    // Uses the knowledge of rank 0 before the update, so that the decision does not depend on how far the
-    // host is ahead.
+    // The decision uses rank 0's measurements from before the update, so that it does not depend on whether
+    // the host is ahead.
     pacing_decide(steps->pacing, &first.pacing);
     return STATUS_OK;
 }
 
 // ---- the end of a step
 
-// Whether the step is a spike. With train.on_spike=warn, spikes are updated like other steps, and are part of
-// the window.
+// Whether the step is a spike. With train.on_spike=warn a spike is not skipped: it updates the weights, and
+// its loss and norm enter the window of later limits.
 static bool is_spike(const struct issued_step *step) {
     const struct spike_limits *limits = &step->limits;
     return step->result.skipped == UPDATE_SPIKE ||
@@ -504,8 +513,8 @@ static enum status settle_spikes(struct steps *steps, struct issued_step *step, 
     return STATUS_OK;
 }
 
-// Takes over the result of the step. Without loss scaling, figures that are not finite do not count as
-// overflow.
+// Updates the run's state with the result of the step: average, spikes, loss scale and noise scale. If the
+// loss or the norm is not finite, the step overflowed (with loss scaling) or diverged (without).
 static enum status settle(struct steps *steps, struct issued_step *step) {
     struct run *run = steps->run;
     const struct config *config = run->config;
@@ -520,7 +529,7 @@ static enum status settle(struct steps *steps, struct issued_step *step) {
         run->state.average = step->average;
     TRY(settle_spikes(steps, step, overflow));
     TRY(loss_scale_update(&run->state.loss_scale, config, now->step - 1, overflow));
-    // A spike's gradients say nothing about the noise of other steps, and would stay in the average for long.
+    // Gradients of a spike are left out: they would distort the moving averages of the noise scale.
     if (step->small_square >= 0 && !step->result.skipped && run->state.spikes.seen == spikes_before)
         note_noise(steps, step);
     now->skipped_steps = run_skipped(run);
@@ -532,11 +541,12 @@ static enum status settle(struct steps *steps, struct issued_step *step) {
     return STATUS_OK;
 }
 
-// Measures the memory for the metrics.
+// Sets the memory figures of the step's metrics.
 static void measure_memory(const struct steps *steps, struct step_metrics *now) {
     const struct run *run = steps->run;
     const struct region_table *table = &run->memory.table;
-    // Other ranks' reports are from before the update, and the first update takes more memory.
+    // The ranks' reports are from before the update. The first update takes more memory, so this rank's peak
+    // is read again here.
     now->memory.total = (size_t)fmax((double)now->memory.total, (double)metrics_peak_memory());
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
         now->memory.planned[kind] = region_kind_bytes(table, (enum region_kind)kind);
@@ -565,14 +575,16 @@ static enum status finish_step(struct steps *steps) {
     struct run *run = steps->run;
     struct issued_step *step = &steps->issued[steps->n_finished % STEP_SLOTS];
     struct step_metrics *now = &step->now;
-    if (!step->is_decided) // a failure here is this device's own: the other ranks cannot agree on it, but are
-                           // told
+    // If this rank's device failed, return without run_agree, because the other ranks do not call it here.
+    // Their next collectives fail (zero/comm/comm.h).
+    if (!step->is_decided)
         TRY(step_control_receive(&run->engine.optimizer.control, step->slot, &step->result, &step->device_s));
     enum status status = settle(steps, step);
-    if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit
+    if (status != STATUS_OK) // all ranks fail here, because their losses and norms are bitwise equal
         return run_agree(run, status);
     steps->n_finished++;
-    // Steps that were done before the host checked are finished at once: each gets its time on the device.
+    // If two steps are already done on the device, the host finishes the second right after the first. So the
+    // measured duration of a step is at least its time on the device.
     const double finished_s = clock_monotonic_s(),
                  seconds = fmax(finished_s - fmax(step->began_s, steps->finished_s), step->device_s);
     steps->finished_s = finished_s;

@@ -29,8 +29,8 @@ static enum status save(struct trainer *trainer) {
     return checkpoints_save(&trainer->run, trainer->data.tokenizer, &trainer->evaluator.latest);
 }
 
-// Runs a function between two steps, as a frame of the profile's timeline.
-//   seconds   [out] how long it took; may be NULL
+// Runs `act` between two steps. The progress line and the profile's timeline show it under `name`.
+//   seconds   [out] how long `act` took; may be NULL
 static enum status between_steps(struct trainer *trainer, const char *name,
                                  enum status (*act)(struct trainer *trainer), double *seconds) {
     struct run_output *output = &trainer->output;
@@ -49,8 +49,8 @@ static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-// Runs an evaluation, a sample and a checkpoint, each if it is due. The final evaluations may be long, so
-// they come after the last checkpoint.
+// Runs what is due after a step: evaluations, a sample, a checkpoint, the end of the profile. After the last
+// step, the final evaluations of data.val and eval.tasks come after the checkpoint, because they may be long.
 static enum status after_step(struct trainer *trainer) {
     struct run *run = &trainer->run;
     struct run_output *output = &trainer->output;
@@ -65,7 +65,7 @@ static enum status after_step(struct trainer *trainer) {
     if (!(last || evaluates || evaluates_tasks || samples || saves || profiled))
         return STATUS_OK;
     TRY(steps_finish(&trainer->steps, 0));
-    // With keep_best the last evaluation also decides whether the last checkpoint is the best.
+    // With keep_best, the last step is always evaluated: the loss decides whether its checkpoint is the best.
     if (evaluates || (has_val && last && config->checkpoint.keep_best && step > 0))
         TRY(between_steps(trainer, "evaluation", evaluate, NULL));
     if (evaluates_tasks && !last)
@@ -90,8 +90,9 @@ static enum status after_step(struct trainer *trainer) {
 
 // ---- the end of a run before its last step
 
-// Saves a checkpoint before a failure ends the run, if can_save. Returns that failure. A failure of the save
-// is only a warning.
+// Called when a step failed. Saves a checkpoint, if run->can_save. Returns `failure`, whose message then
+// names the last checkpoint. If the run's folder is lost, returns that failure instead. Any other failure to
+// save is only a warning.
 static enum status save_progress(struct trainer *trainer, enum status failure) {
     struct run *run = &trainer->run;
     struct text reason = {0};
@@ -114,7 +115,7 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
     return run_agree(run, failure); // every rank returns the same failure
 }
 
-// Stops because of a signal.
+// Ends the run because of a signal. Saves a checkpoint of the step reached, unless it has been saved already.
 static enum status stop(struct trainer *trainer) {
     struct run *run = &trainer->run;
     TRY(steps_finish(&trainer->steps, 0));
@@ -130,9 +131,10 @@ static enum status stop(struct trainer *trainer) {
     return STATUS_STOPPED;
 }
 
-// ---- the run
+// ---- running the remaining steps
 
-// Tells the signal handler what an immediate stop would keep. Only rank 0 prints it.
+// Updates the message that a second signal prints before it ends the process at once. The message names the
+// last checkpoint. Only rank 0 has one.
 static void note_saved(struct trainer *trainer) {
     const struct run *run = &trainer->run;
     if (run_leads(run))
@@ -160,7 +162,7 @@ static void log_done(const struct trainer *trainer, int64_t n_steps, double seco
         metrics_log_measured(&trainer->output.progress.last, run->comm->world);
 }
 
-// Runs the steps that are left.
+// Runs the remaining steps.
 static enum status train(struct trainer *trainer) {
     const struct run *run = &trainer->run;
     const double began = clock_monotonic_s(), step_s = pacing_estimate_step_s(&trainer->pacing);
@@ -186,7 +188,8 @@ static enum status train(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-// Makes all ranks exit with the number of the same signal, whichever rank received it.
+// Makes all ranks exit as if they had received the same signal: that of the lowest rank that received one.
+// Returns STATUS_STOPPED, or the failure to exchange the signals.
 static enum status agree_on_signal(struct comm *comm) {
     int32_t number = signals_number(), *all = allocate((size_t)comm->world, sizeof *all);
     enum status status = comm_gather(comm, &number, sizeof number, all);

@@ -5,9 +5,10 @@
 #include "options/config.h"
 #include "zero/comm/comm.h"
 
-// Trains until train.max_steps or train.max_minutes, or until a signal requests a stop (STATUS_STOPPED, with
-// a checkpoint written).
-//   config    as read, not resolved: model sizes may come from the weights or the tokenizer that it names
+// Trains until train.max_steps or train.max_minutes is reached. STATUS_STOPPED: a signal requested a stop,
+// and a checkpoint of the last completed step has been saved.
+//   config    [in, out] the config as read from its file. trainer_run resolves it, because the model's sizes
+//             may come from the weights or the tokenizer that it names
 //   command   the command line that resumes the run, for messages
 // Collective: all ranks of `comm` call it and get the same status.
 enum status trainer_run(struct config *config, const char *command, struct comm *comm) MUST_CHECK;

@@ -12,11 +12,13 @@
 #include "trainer/data/sources.h"
 #include "trainer/plan/model_sizes.h"
 
-#define MOST_PADDING 512 // ids that a vocabulary is rounded up by, for fast products
+// If model.vocab_size exceeds the tokenizer's ids by at most this, it is padding for faster matrix products.
+#define MOST_PADDING 512
 
 // ---- the tokenizer
 
-// The tokenizer of model.init_from takes precedence over one found with the shards; the two are compared.
+// Returns the path of the run's tokenizer; "": none. The tokenizer of model.init_from takes precedence over
+// one found beside the shards. check_shard_tokenizers checks that it is the one the shards were made with.
 static const char *path_of(const struct training_data *data) {
     return data->found_tokenizer ? data->found_tokenizer : data->run->config->data.tokenizer;
 }
@@ -109,8 +111,7 @@ static enum status check_documents(const struct training_data *data) {
     if (start >= config->model.vocab_size)
         return FAIL(STATUS_INVALID,
                     "%s: data.mask_documents: the token that begins a document is %d, outside "
-                    "model.vocab_size %lld: no document "
-                    "would ever begin; raise model.vocab_size",
+                    "model.vocab_size %lld, so no document would ever begin; raise model.vocab_size",
                     config->source, start, (long long)config->model.vocab_size);
     return STATUS_OK;
 }
@@ -158,7 +159,9 @@ static enum status open_loader(const struct training_data *data, bool validation
                                      .context = &run->batches,
                                      .shuffle = config->data.shuffle,
                                      .seed = (uint64_t)config->train.seed};
-    if (validation) { // one micro-batch per step, in file order, distributed over the ranks
+    // For validation, a step of the loader is one micro-batch, in file order. Rank r takes the steps r,
+    // r + world, and so on.
+    if (validation) {
         options.batch_size = options.micro_batch_size;
         options.first_row = 0;
         options.step_stride = run->comm->world;
@@ -175,7 +178,7 @@ static enum status open_data(struct training_data *data) {
                                                                 : STATUS_OK;
 }
 
-// ---- several ranks
+// ---- comparing the data of all ranks
 
 // Fails with "data.train has 3999 tokens in 1 shards on this rank, but 4000 in 1 on rank 0: shard 1 (a.bin)
 // differs; ...".
@@ -214,8 +217,9 @@ static enum status check_same(struct training_data *data, const char *option, co
     return status;
 }
 
-// Warns if data.val shares shards with data.train: the loss on trained sequences says nothing about others.
-// Compares contents, so that copies and links are found too.
+// Warns if data.val shares a shard with data.train: a loss on sequences that the model was trained on says
+// nothing about others. Compares contents, so that copies and links are found too. With so many shards that
+// an entry covers several, checks nothing.
 static void warn_of_shared_data(const struct training_data *data) {
     if (!data->val)
         return;
@@ -234,7 +238,7 @@ static void warn_of_shared_data(const struct training_data *data) {
             }
 }
 
-// ---- resume
+// ---- comparing the data with that of the resumed run
 
 static const struct identity_words resume_words = {"has changed", "is gone", "is new"};
 
@@ -268,7 +272,8 @@ static enum status take_changed_data(struct training_data *data, const struct id
     return status;
 }
 
-// Records data.val. It may change: losses are then not comparable, but the weights are the same.
+// Records data.val. If it has changed, forgets the best loss, because losses are no longer comparable. That
+// is only a warning: training does not depend on data.val.
 static void take_val(struct training_data *data) {
     struct run *run = data->run;
     struct identity *before = &run->state.data.val;
@@ -287,13 +292,13 @@ static void take_val(struct training_data *data) {
         identity_copy(before, now);
 }
 
-// The seed of the n-th order of the data. The first order uses the run's own seed.
+// Returns the seed of order `n` (from 0) of the data. Order 0 uses the run's own seed.
 static uint64_t order_seed(uint64_t seed, int n) {
     return seed + (uint64_t)n * 0x9E3779B97F4A7C15u;
 }
 
-// Sequences are counted from the order's first step: if earlier steps had other batch sizes, later steps
-// would otherwise repeat or skip some.
+// True if the steps that are done took another number of sequences than they would with the run's present
+// batch sizes. Then a new order must begin: in the old one, later steps would repeat or skip sequences.
 static bool has_another_batch(const struct training_data *data, const struct checkpoint *resumed) {
     const struct run *run = data->run;
     if (!resumed)
@@ -325,8 +330,9 @@ static enum status settle_orders(struct training_data *data, const struct checkp
     return STATUS_OK;
 }
 
-// Logs a line for each source of a mixture. With train.max_minutes the numbers of steps and epochs are not
-// known yet.
+// Logs a line for each source of a mixture.
+//   steps   epochs are counted up to this step
+//   until   as for data_describe_source; "" leaves the epochs out
 static void describe_sources(const struct loader *loader, int64_t steps, const char *until) {
     const struct sources *sources = loader_sources(loader);
     for (int i = 0; i < sources->n && sources->n > 1; i++) {

@@ -1,5 +1,7 @@
 // The data of a run: data.train, data.val and the tokenizer.
-//   resumed   the checkpoint to resume; NULL: a new run
+//
+// In the functions below, `resumed` is the checkpoint that the run resumes; NULL for a new run (but
+// training_data_check_resumed needs a checkpoint).
 #ifndef ZERO_TRAINER_TRAINING_DATA_H
 #define ZERO_TRAINER_TRAINING_DATA_H
 
@@ -9,16 +11,17 @@
 
 struct training_data {
     struct run *run;
-    struct loader *train, *val;  // val NULL without data.val
-    struct tokenizer *tokenizer; // data.tokenizer, else that of the resumed checkpoint; NULL: none
-    char *found_tokenizer; // the tokenizer file in the folder of model.init_from, used if data.tokenizer is
-                           // not set
+    struct loader *train, *val; // val is NULL without validation data
+    // Loaded from found_tokenizer, or else data.tokenizer, or else the resumed checkpoint's copy; NULL: none.
+    struct tokenizer *tokenizer;
+    char *found_tokenizer; // path in the folder of model.init_from; NULL: none, or data.tokenizer is set
 };
 
-// Loads data.tokenizer, if it is set; model.vocab_size may depend on it.
+// Loads the tokenizer from found_tokenizer or data.tokenizer, if one is set. If the config leaves
+// model.vocab_size out, sets it to the tokenizer's number of ids.
 enum status training_data_load_tokenizer(struct training_data *data) MUST_CHECK;
-// Compares the tokenizer with the checkpoint's. Without data.tokenizer, uses the checkpoint's copy.
-// STATUS_INVALID: they differ; the message names both.
+// Compares the run's tokenizer with the copy in the checkpoint. If the run has no tokenizer yet, it uses the
+// copy. STATUS_INVALID: they differ (the message names both), or the manifest records another copy.
 enum status training_data_check_resumed(struct training_data *data,
                                         const struct checkpoint *resumed) MUST_CHECK;
 // Opens data.train and data.val. Collective. STATUS_INVALID:
@@ -29,8 +32,8 @@ enum status training_data_check_resumed(struct training_data *data,
 enum status training_data_open(struct training_data *data, const struct checkpoint *resumed) MUST_CHECK;
 void training_data_free(struct training_data *data);
 
-// The id that begins a document (end-of-text, or bos), by the tokenizer or by data.train's records; -1:
-// unknown.
+// Returns the id that begins a document (end-of-text or bos), as the tokenizer or else data.train's shards
+// record it; -1: unknown.
 int32_t training_data_document_start(const struct training_data *data);
 // Describes the data in the log, including settings that were not in the config (trainer/data/defaults.h).
 void training_data_describe(const struct training_data *data, const struct checkpoint *resumed);

@@ -1,4 +1,4 @@
-// Each member plans and binds its own memory. The engine decides which members a rank has.
+// Each member of struct engine plans and binds its own memory. The engine decides which members a rank has.
 #include "zero/engine.h"
 
 #include "model/generate.h"

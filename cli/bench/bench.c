@@ -1,5 +1,5 @@
-// ./train bench: measures the machine's limits (GEMM rate, memory bandwidth) and how close each operation
-// comes to them. Both figures of a ratio come from the same run.
+// ./train bench: measures the machine's limits (GEMM rate, memory bandwidth), and how close each operation
+// comes to them. The limits and the times of operations are measured in the same run.
 #include "cli/bench/bench.h"
 
 #include <math.h>
@@ -35,11 +35,12 @@ static const struct arg flags[] = {
     {"--generate", ARG_STRING, &generate_config, 0, 0,
      "benchmark generation instead: a model of this configuration's sizes, on the CPU"},
     {"--gemm", ARG_FLAG, &gemm, 0, 0,
-     "benchmark matrix products instead: reads lines TYPE ROWS N_EMBD SECONDS, prints the FLOP/s over that "
-     "time for each (used by scripts/bench_cpu.sh)"},
+     "benchmark matrix products instead: reads lines TYPE ROWS N_EMBD SECONDS, and for each prints the "
+     "FLOP/s, measured for SECONDS (used by scripts/bench_cpu.sh)"},
 };
 
-// Sizes of GPT-2 124M, and of the tile of logits that cross_entropy processes.
+// Channels, heads and vocabulary size of GPT-2 124M. A row of logits has LOGITS_STRIDE elements, with
+// padding. cross_entropy is measured on LOGITS_ROWS rows.
 enum { C = 768, H = 12, V = 50257, LOGITS_STRIDE = 50304, LOGITS_ROWS = 256 };
 enum { N_BUFFERS = 6 };
 
@@ -48,21 +49,21 @@ struct bench {
     struct stream stream;
     int B, T;
     enum dtype type;
-    enum attention_kernel attention; // the current case's kernel
+    enum attention_kernel attention; // the attention kernel of the current case
     struct region_memory memory;
-    void *buffers[N_BUFFERS]; // (B T, 4 C) fp32 each, or a tile of fp32 logits where that is larger
-    size_t buffer_bytes;
-    int32_t *tokens;                    // (B T), each below T
-    bool dry_run;                       // operations are not run; the size of their workspace is found
-    size_t workspace_bytes;             // dry run: the largest workspace of any operation
+    void *buffers[N_BUFFERS]; // each has buffer_bytes
+    size_t buffer_bytes;      // bytes of (B * T, 4 * C) fp32 elements or of a tile of fp32 logits, if more
+    int32_t *tokens;          // (B, T) each row is 0, 1, ... T - 1
+    bool dry_run;             // operations are not run; only the size of their workspace is determined
+    size_t workspace_bytes;   // the largest workspace of the operations; set in the dry run
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
-    double bandwidth;                   // bytes/s
+    double bandwidth;                   // bytes/s of device memory
 };
 
-#define GEMM_SECONDS 0.05
-#define MOST_N_EMBD  (1 << 14) // 4 GiB of weights in fp32
+#define GEMM_SECONDS 0.05      // time for measuring the GEMM rate of each compute dtype
+#define MOST_N_EMBD  (1 << 14) // largest N_EMBD that --gemm accepts
 
-// ---- for all benchmarks
+// ---- functions for all benchmarks
 
 static int compare_numbers(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -88,18 +89,18 @@ enum status bench_answer_requests(const char *description, bench_measure *measur
     return STATUS_OK;
 }
 
-// ---- the operations
+// ---- the operations that are benchmarked
 
 struct operation_case {
     const char *name;
-    // Issues the operation once, and gives its FLOPs and bytes.
+    // Runs the operation once (without waiting for it), and sets its FLOPs and bytes.
     enum status (*run)(struct bench *b, struct operation_cost *cost);
-    bool multiplies; // multiplies matrices of the compute type. Its operands are then random numbers, else
-                     // zeros
-    enum attention_kernel attention; // the kernel that computes attention
+    bool multiplies; // multiplies matrices of the compute type: operands are random; false: they are zero
+    enum attention_kernel attention; // the attention kernel, if the operation is attention
 };
 
-// Runs the operation (in a dry run, sizes its workspace), and returns from the case.
+// Sets *cost and runs the operation; in a dry run, only raises b->workspace_bytes to what it needs. Returns
+// from the enclosing function.
 #define CALL(name, ...)                                                                                      \
     do {                                                                                                     \
         const struct name##_args args_ = {__VA_ARGS__};                                                      \
@@ -118,8 +119,9 @@ static struct attention_rope rope_in_place(const void *table, void *q, void *k, 
         .table = table, .rotated_q = q, .rotated_k = k, .q_stride = stride, .k_stride = stride};
 }
 
-// Attention forward, with q, k and v in one tensor of H query heads and K key-value heads. table: RoPE
-// angles, or NULL
+// Runs attention forward, with q, k and v in one tensor of H query heads and K key-value heads.
+//   window   length of the sliding window; 0: none
+//   table    RoPE's angles; NULL: no RoPE
 static enum status forward_of(struct bench *b, struct operation_cost *cost, int K, int window,
                               const void *table) {
     const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
@@ -148,8 +150,8 @@ static enum status backward_of(struct bench *b, struct operation_cost *cost, int
          .kernel = b->attention, .type = b->type);
 }
 
-// Decodes one position for each of B sequences that fill the cache. The buffer of tokens 0, 1, ... T - 1
-// doubles as the sequence numbers, and its last B elements as the lengths.
+// Runs attention for one new position of each of B sequences that almost fill the cache. The buffer of tokens
+// (0, 1, ... T - 1) is also used as the list of sequences; elements T - B to T - 1 are their lengths.
 static enum status decode_of(struct bench *b, struct operation_cost *cost, int K) {
     const size_t D = C / H, columns = (size_t)K * D, size = dtype_size(b->type);
     char *cache = b->buffers[1];
@@ -163,8 +165,8 @@ static enum status decode_of(struct bench *b, struct operation_cost *cost, int K
          .B = b->B, .H = H, .K = K, .D = C / H, .type = b->type);
 }
 
-// The same update by the operation that a training step uses on a GPU. It has two spans, as for a bias (2 C
-// elements) and a matrix (the rest).
+// Runs AdamW with optimizer_spans, the operation that a training step uses on a GPU. Updates two spans: one
+// like a bias (2 * C elements), and one like a matrix (the rest).
 static enum status spans_step(struct bench *b, struct operation_cost *cost) {
     const size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     struct {
@@ -233,7 +235,8 @@ static const struct operation_case cases[] = {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-// Selects the case's attention kernel. *runs: whether the device has it for bench->type.
+// Selects the attention kernel of the case.
+//   runs   [out] false: the device does not have this kernel for bench->type, and the case is left out
 static enum status begin_case(struct bench *bench, const struct operation_case *one, bool *runs) {
     const struct attention_shape shape = {
         .B = bench->B, .T = bench->T, .H = H, .K = H, .D = C / H, .type = bench->type};
@@ -246,10 +249,10 @@ static enum status begin_case(struct bench *bench, const struct operation_case *
     return STATUS_OK;
 }
 
-// ---- timing
+// ---- timing the operations
 
-#define TOGETHER_SECONDS 1e-3 // of GPU work per timing, long enough to hide the launch latency
-#define MOST_TOGETHER    256
+#define TOGETHER_SECONDS 1e-3 // minimum GPU time that one timing covers, so that launch latency is hidden
+#define MOST_TOGETHER    256  // maximum number of runs that one timing covers
 
 static enum status time_once(struct bench *bench, const struct operation_case *one, int n_together,
                              struct operation_cost *cost, double *seconds) {
@@ -261,11 +264,13 @@ static enum status time_once(struct bench *bench, const struct operation_case *o
     return STATUS_OK;
 }
 
-// Measures the fastest of a few timings, after a warm-up. On a GPU each timing covers several runs.
+// Measures the seconds of one run of a case: the fastest of a few timings, after a warm-up. On a GPU, a
+// timing covers several runs of a short operation and gives their mean.
 static enum status time_case(struct bench *bench, const struct operation_case *one,
                              struct operation_cost *cost, double *seconds) {
     struct device *device = bench->device;
-    // Zeros are valid in every type; the results of the previous operation may not be.
+    // Overwrite the results of the previous operation, which may be invalid as operands of this one. Zeros
+    // are valid.
     for (int i = 0; i < N_BUFFERS && one->multiplies; i++)
         TRY(device_fill_random(&bench->stream, bench->buffers[i], bench->buffer_bytes, bench->type));
     for (int i = 0; i < N_BUFFERS && !one->multiplies; i++)
@@ -287,7 +292,7 @@ static enum status time_case(struct bench *bench, const struct operation_case *o
     return STATUS_OK;
 }
 
-// Measures the machine's limits, which operations are compared with.
+// Measures the GEMM rate and the memory bandwidth, to which the operations are compared.
 static enum status measure_limits(struct bench *bench) {
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct gemm_rate rate;
@@ -433,7 +438,7 @@ static enum status bench_gemm(void) {
 static enum status bench_operations(void) {
     struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};
     TRY(device_open(device_name, (int)threads, 0, &bench.device));
-    if (bench.device->place == REGION_DEVICE) { // larger than its cache, as in training
+    if (bench.device->place == REGION_DEVICE) { // operands larger than the GPU's cache, as in training
         bench.B = quick ? 16 : 32;
         bench.T = 1024;
     }
@@ -449,11 +454,13 @@ static enum status bench_operations(void) {
 
 // ---- generation
 
-// Times steps of generation and compares them with memory bandwidth: generating one token of one text reads
-// every weight once, and little else. Runs on the CPU, with random weights of a configuration's sizes; blocks
-// with the same layout share their values. For each compute type and several batch sizes, prints medians of:
-// seconds per step (with sampling), tokens per second, and the step's bytes per second as a fraction of a
-// plain read loop over the same weights (all but the position embeddings), measured in alternation.
+// Times steps of generation, and compares them with memory bandwidth: a step reads every weight once,
+// whatever the batch size, and little else. Runs on the CPU, with random weights of a configuration's sizes.
+// For each compute dtype and several batch sizes, prints medians over several rounds:
+// - seconds per step, with sampling
+// - tokens per second
+// - the rate in bytes/s at which the step reads weights, relative to that of a loop that only reads them
+// The loop and the step alternate, so that both run under the same conditions.
 
 enum { SEQUENCES = 32, CONTEXT = 64, POSITIONS = 256, MOST_ROUNDS = 15 };
 static const int batches[] = {1, 2, 4, 8, 16, 32};
@@ -472,9 +479,10 @@ struct generate_bench {
     struct generator *generator;
 };
 
-// ---- measurements
+// ---- measuring steps
 
-// The bytes of weights that a step reads.
+// Returns the bytes of weights that a step reads. Of the embeddings (unless tied to lm_head) it reads only a
+// few rows.
 static size_t step_bytes(const struct generate_bench *bench) {
     const struct params *params = &bench->params;
     const struct param *positions = params_tensor(params, 0, PARAM_WPE),
@@ -510,7 +518,7 @@ static void read_part(const void *context, int part, int n_parts) {
     atomic_fetch_add(read->sink, sum);
 }
 
-// Times a plain read of all weights, by cache line, with prefetches. Returns seconds.
+// Reads step_bytes of the weights, by cache line and with prefetches. Returns the seconds that it took.
 static double read_weights(const struct generate_bench *bench) {
     atomic_uint_least64_t sink = 0;
     double began = clock_monotonic_s();
@@ -537,8 +545,8 @@ static enum status generation_step(struct generate_bench *bench, int n, double *
     return STATUS_OK;
 }
 
-// The initial number of tokens of each context. It leaves room for a round, which adds one token per batch
-// size to the first context.
+// Returns the initial number of tokens of each context. It leaves room for one round, which adds N_BATCHES
+// tokens to the first context: one for each batch size.
 static int context_tokens(const struct generate_bench *bench) {
     int n = (bench->positions - N_BATCHES) / 2;
     return n < CONTEXT ? n : CONTEXT;
@@ -557,7 +565,7 @@ static enum status begin_contexts(struct generate_bench *bench) {
     return STATUS_OK;
 }
 
-// ---- the model
+// ---- making the model
 
 static bool same_layout(const struct params *params, int a, int b) {
     const struct param_unit *x = &params->units[a], *y = &params->units[b];
@@ -580,8 +588,8 @@ static enum status initialize_unit(struct generate_bench *bench, int unit, char 
     return status;
 }
 
-// Fills the weights. A block is copied from the first block with the same layout, because drawing random
-// values takes far longer than copying.
+// Fills the weights with random values. A block is copied from the first block with the same layout, because
+// drawing random values takes far longer than copying.
 static enum status make_weights(struct generate_bench *bench) {
     const struct params *params = &bench->params;
     size_t size = dtype_size(bench->type);
@@ -614,14 +622,15 @@ static enum status make_model(struct generate_bench *bench) {
     return make_weights(bench);
 }
 
-// ---- the report
+// ---- printing the measurements of generation
 
 static enum status measure_generation(struct generate_bench *bench) {
     static double seconds[N_BATCHES][MOST_ROUNDS], ratios[N_BATCHES][MOST_ROUNDS], loops[MOST_ROUNDS];
     int n_rounds = quick ? 3 : MOST_ROUNDS;
     double bytes = (double)step_bytes(bench);
-    int length = bench->positions;                    // tokens of the longest context
-    for (int round = -1; round < n_rounds; round++) { // the first warms up
+    // Tokens of the longest context. Initially as if full, so that the first round calls begin_contexts.
+    int length = bench->positions;
+    for (int round = -1; round < n_rounds; round++) { // round -1 warms up
         int at = round < 0 ? 0 : round;
         if (length + N_BATCHES > bench->positions) {
             TRY(begin_contexts(bench));

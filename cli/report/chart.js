@@ -1,11 +1,16 @@
-// A chart: one line per run on a canvas. If a point stands for several steps, a band shows their minimum and
-// maximum. All charts share the axis, the zoom and the cursor.
+// Charts: each draws one line per run on a canvas. If a point stands for several steps, a band shows their minimum and
+// maximum. All charts share the x axis, the zoom and the cursor.
 'use strict';
 
 const charts = [];
 
 class Chart {
-  // spec: {key, title, unit, format(value), log: may be drawn on a log scale, from: the member of a run that has the points, zero, overlay}
+  // spec: {key, title, unit, format(value), tick(value), ...}. Its other members:
+  // - from: the member of a run that has the points; key: the curve of these points that is drawn
+  // - log: the chart may have a log scale
+  // - zero: a linear scale includes 0
+  // - raw: the line is not smoothed
+  // - overlay: validation losses are drawn, too
   constructor(spec) {
     Object.assign(this, spec);
     this.smoothed = new Map();
@@ -25,8 +30,8 @@ class Chart {
   of(run) { return run[this.from] && run[this.from][this.key]; }
   x(run) { return (run[this.from] && run[this.from][state.axis]) || []; }
 
-  // An exponential moving average over distance along the axis, not over points, so that runs with more or
-  // fewer points are smoothed alike. The weight applies per 1/1000 of the axis.
+  // Returns the values of the line: an exponential moving average, if smoothed. The weight of a value decays by the factor
+  // state.smoothing per 1/1000 of the x axis, not per point, so that runs with more or fewer points are smoothed alike.
   line(run) {
     const values = this.of(run).mean;
     if (this.from !== 'points' || state.smoothing === 0 || this.raw) return values;
@@ -48,14 +53,14 @@ class Chart {
 
   // ---- ranges
 
-  // Indices of the points in view, and one more on each side.
+  // Returns the first and the last index of the points in view, extended by one point on each side.
   view(run, range) {
     const x = this.x(run);
     return [Math.max(0, lastUpTo(x, range[0])), Math.min(x.length - 1, lastUpTo(x, range[1]) + 1)];
   }
 
   yRange(range) {
-    const found = [], isLog = this.isLog();  // all values, to clip outliers; otherwise minimum and maximum
+    const found = [], isLog = this.isLog();  // found: all values, collected only if outliers are clipped
     let low = Infinity, high = -Infinity;
     const collect = (values, begin, end) => {
       for (let i = begin; values && i <= end; i++) {
@@ -154,7 +159,7 @@ class Chart {
     pen.globalAlpha = runs.length > 6 ? 0.1 : 0.18;
     pen.lineWidth = 1;
     pen.beginPath();
-    for (let i = begin, open = false; i <= end; i++) {  // one stroke per point joins the bands of neighbours
+    for (let i = begin, open = false; i <= end; i++) {  // a zigzag between the minima and maxima fills the band
       const least = low ? low[i] : mean[i], most = high ? high[i] : mean[i];
       if (!valid(least) || !valid(most)) { open = false; continue; }
       const at = x(xs[i]);
@@ -203,7 +208,9 @@ class Chart {
 
   // ---- pointer and keys
 
-  // [{run, value, low, high, at}] at the cursor.
+  // Returns the values of all runs near a position on the x axis, highest first: [{run, value, smooth, low, high, at, val}].
+  // at: the x value of the run's nearest point; value, low, high: its mean, minimum and maximum; smooth: its smoothed value;
+  // val: the last validation loss up to the position, or null.
   valuesAt(position) {
     const found = [], width = axisRange()[1] - axisRange()[0];
     for (const run of shown().filter(one => this.has(one))) {
@@ -241,8 +248,8 @@ class Chart {
       from = null;
     });
     this.canvas.addEventListener('pointercancel', () => { from = null; this.brush.hidden = true; setCursor(null); });
-    // On touch screens every tap ends with a leave event; keep the values until the next tap elsewhere
-    // (page.js).
+    // On touch screens, every tap ends with a leave event, so only the leave events of a mouse hide the values. On touch
+    // screens, a tap outside of the charts hides them (page.js).
     this.canvas.addEventListener('pointerleave', event => { if (!from && event.pointerType === 'mouse') setCursor(null); });
     this.canvas.addEventListener('dblclick', () => setZoom(null));
     this.canvas.addEventListener('blur', () => setCursor(null));
@@ -282,7 +289,7 @@ class Chart {
   }
 }
 
-// If there are few runs, validation losses are also drawn in the chart of training losses.
+// Returns true if the runs are few enough to draw validation losses in the chart of training losses, too.
 const overlays = () => runs.length <= 6;
 
 function evalUpTo(run, position) {
@@ -291,7 +298,8 @@ function evalUpTo(run, position) {
   return i < 0 ? null : run.evals.loss.mean[i];
 }
 
-// The number of digits needed to distinguish neighbouring marks.
+// Returns a function that formats the ticks of the y axis, with as many digits as neighboring ticks need to differ.
+//   given   the chart's own function, if it has one
 function tickFormat(marks, given) {
   if (given) return given;
   const gap = marks.length > 1 ? Math.min(...marks.slice(1).map((mark, i) => mark - marks[i])) : Math.abs(marks[0]) || 1;
@@ -301,7 +309,7 @@ function tickFormat(marks, given) {
   return value => value.toFixed(digits);
 }
 
-// ---- the shared axis
+// ---- the shared x axis
 
 let whole = {};
 function wholeRange() {
@@ -347,8 +355,9 @@ const seen = new IntersectionObserver(entries => {
 }, {rootMargin: '200px'});
 window.addEventListener('beforeprint', () => { for (const chart of charts) { chart.draw(); } });
 
-// event: the pointer event; the values are shown beside the pointer. null: a key was pressed; they are shown
-// beside the cursor
+// Moves the cursor of all charts to a position on the x axis, and shows the values of one chart there.
+//   position   null: hide the cursor and the values
+//   event      the pointer event beside which the values are shown; null if a key was pressed: show them beside the cursor
 function setCursor(position, chart, event) {
   state.cursor = position;
   for (const one of charts) one.placeCursor();
@@ -356,9 +365,10 @@ function setCursor(position, chart, event) {
   else showValues(chart, position, event);
 }
 
-const MOST_VALUES = 24;  // the most runs whose values fit into a window
+const MOST_VALUES = 24;  // maximum number of runs in the table of values, so that it fits into the browser's window
 
-// One column per kind of number, with its name in the first row; no empty columns.
+// Returns the table of values that is shown beside the cursor: one row per run, and one column per kind of number. Empty
+// columns are left out.
 function valueTable(chart, values) {
   const {long} = axisFormats[state.axis], smooths = values.some(({value, smooth}) => smooth !== value);
   const isRange = ({low, high}) => isNumber(low) && low !== high;

@@ -1,17 +1,17 @@
-// Shared by the other scripts of the page: the data, the state of the controls, colors, numbers, elements.
+// What the other scripts of the page use: the data, the state of the controls, colors, elements, and the formatting of
+// numbers.
 'use strict';
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const runs = data.runs;
 
-// Okabe and Ito's palette, which readers with any color vision can tell apart, darkened for white paper and
-// lightened for black. From the eighth run on, colors repeat with another dash pattern.
+// Colors of the runs' lines: Okabe and Ito's palette, which readers with any color vision can tell apart, darkened for
+// the light theme and lightened for the dark one. From the eighth run on, colors repeat with another dash pattern.
 const PALETTE = {
   light: ['#0b62b8', '#c8500a', '#00805c', '#b0478f', '#8a6a00', '#2f9cc9', '#3d434a'],
   dark: ['#6cb2f5', '#f5904e', '#2fc997', '#e597c9', '#e6c34a', '#8fdcff', '#c9d1d9'],
 };
-// Colors for the segments of a bar. Segments touch, so there are more colors than for lines, ordered so that
-// neighbours differ.
+// Colors for the segments of a bar, in an order in which neighbors differ clearly, because segments touch.
 const PARTS = {
   light: ['#0b62b8', '#e08a2e', '#00805c', '#b0478f', '#8a6a00', '#5fb8e0', '#59616b', '#c8500a', '#7d6bc4', '#9fb45a'],
   dark: ['#4f9be6', '#f2a65a', '#2fc997', '#e597c9', '#c9a93a', '#8fdcff', '#8a949f', '#f0763f', '#a999f0', '#bcd178'],
@@ -20,8 +20,8 @@ const DASHES = [[], [6, 3], [2, 3], [9, 3, 2, 3]];
 
 const state = {
   axis: 'step', smoothing: 0.9, log: false, clip: false,
-  zoom: null,  // [from, to] of the axis, or null for all
-  cursor: null,  // value of the axis that a pointer or key selected
+  zoom: null,  // [from, to]: the shown range of the x axis; null: all of it
+  cursor: null,  // value on the x axis that the pointer or a key selected; null: none
   theme: 'auto',
 };
 
@@ -62,7 +62,8 @@ function swatch(run, width = 26) {
 
 const runLabel = run => element('span', {class: 'run-name', title: run.path}, swatch(run), element('span', {}, run.name));
 
-// columns: [{title, number}], rows: arrays of cells (text, nodes or {content, class}); the first is the row's header.
+// Returns a table. columns: [{title, number}]; number: the cells are numbers. rows: arrays of cells, each a text, a node or
+// {content, class}. The first cell of a row is its header.
 function table(caption, columns, rows) {
   const cellOf = (cell, index) => {
     const given = cell !== null && typeof cell === 'object' && !(cell instanceof Node) ? cell : {content: cell};
@@ -82,7 +83,7 @@ function table(caption, columns, rows) {
 const isNumber = value => typeof value === 'number' && Number.isFinite(value);
 const grouped = value => Math.round(value).toLocaleString('en-US');
 
-// Formats in the largest unit in which the printed value is at least 1: 999,960 is 1M.
+// Formats a number in the largest unit in which the printed value is at least 1: 999,960 is 1M, not 1000K.
 function short(value, digits = 3, units = ['K', 'M', 'B', 'T']) {
   if (!isNumber(value)) return '–';
   const size = Math.abs(value);
@@ -100,7 +101,7 @@ const percent = value => isNumber(value) ? (100 * value).toFixed(1) + ' %' : '�
 
 function bytes(value) {
   if (!isNumber(value)) return '–';
-  let unit = 0;  // rounds like text_bytes in the log
+  let unit = 0;  // the thresholds below round as text_bytes (base/text.c) does for log messages
   while (value >= 1024 - (unit ? 0.05 : 0.5) && unit < 5) value /= 1024, unit++;
   return value.toFixed(unit === 0 ? 0 : value < 9.995 ? 2 : 1) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][unit];
 }
@@ -116,7 +117,7 @@ function duration(hours) {
 const date = seconds => isNumber(seconds) && seconds > 0
   ? new Date(seconds * 1000).toLocaleString(undefined, {dateStyle: 'medium', timeStyle: 'short'}) : '–';
 
-// About `wanted` round numbers in [low, high].
+// Returns about `wanted` round numbers in [low, high], for the ticks of an axis.
 function ticks(low, high, wanted) {
   const raw = (high - low) / Math.max(1, wanted);
   if (!(raw > 0) || !isNumber(raw)) return isNumber(low) ? [low] : [];
@@ -128,7 +129,8 @@ function ticks(low, high, wanted) {
   return found;
 }
 
-// Round numbers of each power of ten; those of a linear scale if the range spans less than a power of ten.
+// Like `ticks`, for a log scale: round numbers of each power of ten. If `high` is less than 8 times `low`, returns those of
+// a linear scale.
 function logTicks(low, high, wanted) {
   if (high / low < 8) return ticks(low, high, wanted).filter(value => value > 0);
   const factors = high / low > 1e4 ? [1] : high / low > 100 ? [1, 3] : [1, 2, 5], found = [];
@@ -139,7 +141,7 @@ function logTicks(low, high, wanted) {
   return found;
 }
 
-// Index of the last element that is at most `value`; -1 if all are greater.
+// Returns the index of the last of the ascending values that is at most `value`; -1 if all are greater.
 function lastUpTo(values, value) {
   let low = 0, high = values.length;
   while (low < high) {
@@ -163,7 +165,8 @@ const axisFormats = {
   hours: {name: 'hours', long: value => `after ${duration(value)} of training`, tick: value => trim(value.toPrecision(4))},
 };
 
-// Unique names of the runs: the last folder, or the path if two runs have the same one.
+// Give each run its index and a unique name: the last folder of its path, or the whole path if two runs have the same
+// last folder. Scores become members of the run, for Chart.
 runs.forEach((run, index) => {
   run.index = index;
   run.shown = true;

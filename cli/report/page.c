@@ -1,4 +1,4 @@
-// ./train report RUN...: one self-contained HTML page with the curves and figures of one or more runs.
+// ./train report RUN...: writes one self-contained HTML page with the curves and figures of one or more runs.
 // page.html, page.css and the scripts are embedded in the program. With --follow, the page is rewritten while
 // the runs go on, and reloads itself in the browser.
 #include <fcntl.h>
@@ -32,15 +32,15 @@ EMBEDDED_FILE(cli_report_page_js);
 
 #define MOST_RUNS 100
 
-// Points of all runs together, and bounds for one run. With 20 curves of about 8 characters per point, the
-// page stays below 8 MB.
+// Maximum points per curve: POINTS_OF_ALL_RUNS divided by the number of runs, but from LEAST_POINTS to
+// MOST_POINTS. With 20 curves and about 8 characters per point, the page stays below 8 MB.
 #define POINTS_OF_ALL_RUNS 40000
 #define MOST_POINTS        4000
 #define LEAST_POINTS       400
 
 #define MOST_SAMPLES    40
-#define SAMPLE_BYTES    ((size_t)4000) // of each sample
-#define LARGEST_PROFILE ((size_t)256 << 20)
+#define SAMPLE_BYTES    ((size_t)4000)      // maximum bytes of a sample that the page shows
+#define LARGEST_PROFILE ((size_t)256 << 20) // bytes of profile.json; a larger one is left out
 #define MOST_OPERATIONS 25
 
 static const char *out_path = NULL;
@@ -50,7 +50,7 @@ static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_path, 0, 0, "the file to write (report.html in the first RUN)"},
     {"--force", ARG_FLAG, &force, 0, 0, "overwrite any file at --out"},
     {"--follow", ARG_FLAG, &follows, 0, 0, "rewrite the page while runs go on; an open page reloads itself"},
-    {"--every", ARG_NUMBER, &every_s, 0.1, 3600, "--follow: seconds between two updates (5)"},
+    {"--every", ARG_NUMBER, &every_s, 0.1, 3600, "with --follow: seconds between two updates (5)"},
 };
 
 struct report {
@@ -78,7 +78,7 @@ static void add_number(struct text *out, const char *name, double value) {
     add_value(out, value, 12);
 }
 
-// ---- curves
+// ---- the curves of a run
 
 enum part { PART_MEAN, PART_LOW, PART_HIGH };
 
@@ -93,12 +93,12 @@ static void add_part(struct text *out, const struct series *series, int value, c
                   : part == PART_MEAN ? range->sum / (double)range->count
                   : part == PART_LOW  ? range->low
                                       : range->high,
-                  6); // four decimals for losses below 100, as in the log
+                  6); // significant digits, so that losses below 100 have at least four decimals
     }
     text_add(out, "]");
 }
 
-// Whether any point has a value other than `usual`.
+// Returns true if any point has a value other than `usual`; with `usual` NaN, if any point has a value.
 static bool has_news(const struct series *series, int value, double usual) {
     for (int i = 0; i < series->n; i++) {
         const struct series_range *range = &series->buckets[i].ranges[value];
@@ -120,10 +120,11 @@ static void add_curve(struct text *out, const struct series *series, int value, 
 
 struct curve {
     const char *name;
-    double usual; // a curve with only this value is left out; NaN: always keep the curve
+    double usual; // the curve is left out if all of its values equal this; NaN: only if it has no values
 };
 
-// {"step": [...], "tokens": [...], "hours": [...], each curve}
+// Appends the points of a series: {"step": [...], "tokens": [...], "hours": [...]}, and a member for each
+// curve.
 static void add_points(struct text *out, const struct series *series, const struct curve *curves,
                        int n_curves) {
     text_add(out, "{\"step\": [");
@@ -176,13 +177,13 @@ static void add_curves(struct text *out, const struct run_record *record) {
     text_add(out, "}");
 }
 
-// ---- figures
+// ---- the figures of a run
 
-// , "name": {"key": value, ...}; the values of the last step
 struct figure {
     const char *name;
     double value;
 };
+// Appends a member with its preceding comma: , "name": {"key": value, ...}
 static void add_object(struct text *out, const char *name, const struct figure *figures, int n) {
     text_add(out, ",\n \"%s\": {", name);
     for (int i = 0; i < n; i++) {
@@ -199,7 +200,8 @@ static double number_in(const cJSON *object, const char *name) {
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-// Appends the numbers of {"params": bytes, ...} only, because the file may contain anything.
+// Appends the bytes of each kind of memory as a member: "name": {"params": bytes, ...}. Leaves out kinds
+// whose value is not a number, because the file that they were read from may contain anything.
 static void add_kinds(struct text *out, const char *name, const cJSON *kinds) {
     const cJSON *kind;
     const char *comma = "";
@@ -214,8 +216,9 @@ static void add_kinds(struct text *out, const char *name, const cJSON *kinds) {
     text_add(out, "}");
 }
 
-// The constants of the newest session that has done a step. Runs of earlier versions have them in the line of
-// the last step instead. NULL: none.
+// Returns the figures that are recorded once per session, as parsed JSON, of the newest session that has done
+// a step. For a run of an earlier version, which recorded them in the metrics of every step, returns the
+// metrics of the last step. NULL: there are none.
 static cJSON *constants_of(const struct run_record *record) {
     int i = record->n_sessions - 1;
     while (i > 0 && !record->sessions[i].constants[0])
@@ -293,7 +296,7 @@ static void add_session(struct text *out, const struct run_record *record) {
     text_add(out, "}");
 }
 
-// ---- profile
+// ---- the profile of a run: profile.json
 
 static void add_operation(struct text *out, const cJSON *operation, double steps, bool first) {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(operation, "name"),
@@ -308,8 +311,8 @@ static void add_operation(struct text *out, const cJSON *operation, double steps
     text_add(out, "}");
 }
 
-// Appends the operations that add up to the step's time, slowest first as in the file. The remaining
-// operations and the idle time get one line each.
+// Appends the operations whose times add up to that of a step, slowest first as in the file. The operations
+// after the first MOST_OPERATIONS are summed in one line. One more line has the time outside of operations.
 static void add_operations(struct text *out, const cJSON *summary, double steps) {
     const cJSON *operation;
     double rest_s = 0, seconds = number_in(summary, "seconds");
@@ -324,7 +327,7 @@ static void add_operations(struct text *out, const cJSON *summary, double steps)
             rest_s += taken;
     }
     const double other[] = {rest_s, number_in(summary, "other_seconds")};
-    static const char *const names[] = {"all operations below these", "other"};
+    static const char *const names[] = {"remaining operations", "other"};
     for (int i = 0; i < 2; i++)
         if (other[i] > 0 && seconds > 0) {
             text_add(out, "%s{\"name\": \"%s\"", n++ ? ",\n   " : "", names[i]);
@@ -359,7 +362,7 @@ static void add_profile(struct text *out, const char *folder) {
 
 // ---- samples: RUN/samples/step-N.txt, generated after N steps
 
-// The step number in "step-00000123.txt"; -1 for other names.
+// Returns the step number in a name such as "step-00000123.txt"; -1 for other names.
 static int64_t step_of(const char *name) {
     long long step;
     int end = 0;
@@ -390,7 +393,8 @@ static int list_samples(const char *folder, int64_t **steps) {
     return n;
 }
 
-// Reads the first `most` bytes of a sample, without an incomplete last character. NULL if it cannot be read.
+// Returns the first `most` bytes of a sample, to be freed. If it is that long or longer, the last character,
+// which may be incomplete, is replaced by "…". NULL: it cannot be read.
 static char *read_sample(const char *folder, int64_t step, size_t most, size_t *length) {
     int descriptor = -1;
     char *path = file_path("%s/step-%08lld.txt", folder, (long long)step),
@@ -407,7 +411,7 @@ static char *read_sample(const char *folder, int64_t step, size_t most, size_t *
         return NULL;
     }
     *length = (size_t)n;
-    if (*length == most) { // probably truncated: go back to the start of a character
+    if (*length == most) { // probably truncated
         while (*length > 0 && ((unsigned char)text[--*length] & 0xC0) == 0x80)
             ;
         *length += (size_t)snprintf(text + *length, sizeof "…", "…");
@@ -438,7 +442,7 @@ static void add_samples(struct text *out, const char *run) {
     free(steps);
 }
 
-// ---- config
+// ---- the config of a run
 
 static void add_option(struct text *out, const char *name, const cJSON *option, const char **comma) {
     char *value = cJSON_PrintUnformatted(option);
@@ -457,7 +461,7 @@ static void add_section(struct text *out, const char *section, const cJSON *obje
             continue;
         char *name = file_path("%s%s%s", section, *section ? "." : "", option->string);
         if (cJSON_IsObject(option))
-            add_section(out, name, option, comma); // cJSON limits the depth to 1000 levels
+            add_section(out, name, option, comma); // not too deep: cJSON refuses more than 1000 levels
         else
             add_option(out, name, option, comma);
         free(name);
@@ -473,7 +477,7 @@ static void add_config(struct text *out, const cJSON *config) {
     text_add(out, "}");
 }
 
-// ---- a run, as page.js reads it
+// ---- a whole run, as the object that page.js reads
 
 static void add_notes(struct text *out, const struct run_record *record) {
     struct text notes = {0};
@@ -493,8 +497,9 @@ static void add_notes(struct text *out, const struct run_record *record) {
     text_free(&notes);
 }
 
-// Appends the object: figures, points, memory, samples, profile, config. Text is converted to valid UTF-8
-// without control characters. Missing data becomes null or a note.
+// Appends a run as the object that page.js reads: figures, points, memory, samples, profile, config. Text is
+// converted to valid UTF-8 without control characters. Where the run lacks something, the object has null
+// or a note.
 static void add_run(struct text *out, const struct run_record *record) {
     const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
     text_add(out, "{\"path\": ");
@@ -517,9 +522,10 @@ static void add_run(struct text *out, const struct run_record *record) {
     text_add(out, "}");
 }
 
-// ---- the data
+// ---- the data of the page, as JSON
 
-// Appends the JSON so that nothing in it can end the script element that contains it.
+// Appends the JSON with each "<" written as \u003c, so that no "</script>" in it can end the script element
+// that contains it.
 static void add_without_tags(struct text *out, const struct text *json) {
     const char *at = json->data ? json->data : "", *end = at + json->length;
     while (at < end) {
@@ -547,7 +553,8 @@ static enum status add_defaults(struct text *json) {
     return status;
 }
 
-//   reloads   whether the page reloads itself
+// Appends the data of the page as JSON.
+//   reloads   true: the page reloads itself every every_s seconds
 static enum status add_data(struct text *json, const struct report *report, bool reloads) {
     char number[32];
     text_add(json, "{\"made\": %s, \"version\": ", text_double(number, clock_wall_s()));
@@ -563,7 +570,7 @@ static enum status add_data(struct text *json, const struct report *report, bool
     return STATUS_OK;
 }
 
-// ---- the page
+// ---- the page, as HTML
 
 static void add_title(struct text *page, const char *const *paths, int n) {
     struct text title = {0}, clean = {0};
@@ -609,6 +616,7 @@ static void add_page(struct text *page, const struct text *json, const char *con
     text_add(page, "%s", at);
 }
 
+// Writes the page to report->file.
 //   bytes   [out] size of the page
 static enum status write_page(const struct report *report, bool reloads, size_t *bytes) {
     struct text json = {0}, page = {0};
@@ -623,7 +631,7 @@ static enum status write_page(const struct report *report, bool reloads, size_t 
     return status;
 }
 
-// ---- the runs
+// ---- reading and following the runs
 
 static enum status open_runs(struct report *report) {
     int capacity = POINTS_OF_ALL_RUNS / report->n / 2 * 2;
@@ -649,7 +657,8 @@ static void wait_for(double seconds) {
         nanosleep(&nap, NULL);
 }
 
-// Rewrites the page until no run is under way, or a signal arrives. The last page does not reload itself.
+// Rewrites the page every every_s seconds, until all runs have ended or a signal arrives. The last page does
+// not reload itself.
 static enum status follow(struct report *report) {
     size_t bytes;
     while (is_running(report) && !signals_stop_requested()) {
@@ -675,7 +684,7 @@ static enum status write_report(struct report *report) {
     TRY(write_page(report, goes_on, &bytes));
     printf("report of %d run%s: %s (%s)%s\n", report->n, report->n == 1 ? "" : "s", report->file,
            text_bytes(text, sizeof text, (double)bytes),
-           goes_on ? "; it follows until the end, or Ctrl-C, which the run does not notice" : "");
+           goes_on ? "; it is updated until the runs end or you press Ctrl-C, which does not stop them" : "");
     if (!goes_on)
         return STATUS_OK;
     TRY(output_flush());
@@ -689,7 +698,7 @@ static bool all_began(const char *const *paths, int n) {
     return all;
 }
 
-// Waits for runs that have not begun yet.
+// Waits until all runs have begun, or a signal arrives.
 static enum status wait_for_runs(const char *const *paths, int n) {
     if (all_began(paths, n))
         return STATUS_OK;
@@ -706,8 +715,8 @@ static enum status check_runs(const char *const *paths, int n) {
                     "no run named; usage: train report RUN [RUN ...] [--out FILE] [--follow]");
     for (int i = 0; i < n; i++) {
         if (!file_is_folder(paths[i]) && (!follows || file_exists(paths[i])))
-            return FAIL(STATUS_INVALID, "%s is not a folder, expected that of a run, such as runs/quickstart",
-                        paths[i]);
+            return FAIL(STATUS_INVALID,
+                        "%s is not a folder, expected a run's folder, such as runs/quickstart", paths[i]);
         if (!follows && !run_folder_is_run(paths[i]))
             return FAIL(STATUS_INVALID,
                         "%s is not the folder of a run: it has neither metrics.jsonl nor sessions.jsonl; "
@@ -731,7 +740,9 @@ static enum status run_report(int n_args, char **args) {
         every_s = 5;
     TRY(check_runs(report.paths, report.n));
     if (follows) {
-        signals_catch(); // before the first self-reloading page: a final one must replace it
+        // Catch signals before the first page is written: it reloads itself, and after Ctrl-C a page that
+        // does not reload must replace it.
+        signals_catch();
         TRY(wait_for_runs(report.paths, report.n));
         if (signals_stop_requested())
             return STATUS_STOPPED;
@@ -757,9 +768,9 @@ const struct command command_report = {
     .synopsis = "RUN [RUN ...] [--out FILE] [--force] [--follow [--every SECONDS]]",
     .summary = "write a self-contained HTML page with the curves and figures of runs, side by side",
     .details =
-        "Runs may be under way. The page loads nothing from a network; open it in any browser.\n"
-        "--follow rewrites the page until the runs end, or Ctrl-C; the runs are not affected. A run may not\n"
-        "have begun yet. The open page reloads itself, and keeps its position and hidden runs.",
+        "Runs may still be running. The page loads nothing from a network; open it in any browser.\n"
+        "--follow waits for runs to begin, then rewrites the page until they end or you press Ctrl-C, which\n"
+        "does not stop them. The open page reloads itself, and keeps its position and hidden runs.",
     .examples = "Put two runs side by side.\n"
                 "./train report runs/a runs/b --out report.html\n"
                 "Follow a run in a browser.\n"

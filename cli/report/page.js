@@ -1,7 +1,7 @@
 // The sections of the page: figures, curves, time, memory, samples, configuration, machine.
 'use strict';
 
-const redrawn = [];  // functions that redraw everything that depends on the shown runs or on the theme
+const redrawn = [];  // functions that redraw the sections; `update` calls them
 function section(id, make) {
   const draw = () => byId(id).replaceChildren(...[make()].flat().filter(Boolean));
   redrawn.push(draw);
@@ -31,15 +31,15 @@ function figures() {
   })), means];
 }
 
-// The actions of train.on_spike.
 const times = n => n === 1 ? 'once' : `${grouped(n)} times`;
+// Returns a list with a note about spikes of the loss or the gradient norm (train.on_spike); empty if there were none.
 const divergence = ({spikes, skipped_steps: skipped}) =>
   spikes > 0 ? [`diverged ${times(spikes)} (train.on_spike)${skipped > 0 ? `; updates skipped: ${grouped(skipped)}` : ''}`] : [];
 
-// The terms of the training loss besides the cross entropy of the next token. run.config has options as JSON.
+// Options that make the training loss differ from the plain cross entropy. The values in run.config are JSON text.
 const LOSS_OPTIONS = [['label smoothing', 'train.label_smoothing'], ['z-loss', 'train.z_loss'], ['dropout', 'train.dropout']];
 const included = run => LOSS_OPTIONS.filter(([, option]) => Number(run.config[option]) > 0).map(([name, option]) => `${name} ${run.config[option]}`);
-const lossNote = run => included(run).length ? [`the training loss is with ${included(run).join(', ')}; the validation loss is without`] : [];
+const lossNote = run => included(run).length ? [`the training loss includes ${included(run).join(', ')}; the validation loss does not`] : [];
 
 function notes() {
   const found = shown().flatMap(run => [...(run.message ? [`failed: ${run.message}`] : []), ...divergence(run.figures), ...lossNote(run), ...run.notes]
@@ -66,8 +66,8 @@ const CHARTS = [
   {key: 'loss_scale', title: 'Loss scale', unit: 'fp16', format: value => short(value), log: true, from: 'points', raw: true},
 ];
 
-// One chart for each task and data source that a run evaluated during training; core.js made each a member of
-// its run.
+// Returns the specs of one chart for each task and data source that any run evaluated during training. core.js made
+// their points the members 'score NAME' of the runs.
 const scoreCharts = () => [...new Set(runs.flatMap(run => Object.keys(run.scores)))].map(name => (
   {key: 'score', title: name, unit: 'in training', format: fixed(4), log: true, from: 'score ' + name}));
 
@@ -84,11 +84,11 @@ function curves() {
 
 // ---- bars
 
-// A row of bars: a label, the bar, and its value.
+// Returns a row of a bar chart: a label, the bar, and its value.
 const barRow = (label, drawn, amount) => element('div', {class: 'bar-row'}, element('div', {class: 'label'}, ...[label].flat()), drawn,
                                                  element('div', {class: 'amount'}, ...[amount].flat()));
 
-// parts: [[name, value, color index]]; scale: the value of a full bar
+// Returns a bar of segments. parts: [[name, value, color index]]; scale: the value of a full bar.
 function bar(parts, scale, format, thin) {
   const label = parts.map(([name, value]) => `${name} ${format(value)}`).join(', ');
   return element('div', {class: thin ? 'bar thin' : 'bar', role: 'img', 'aria-label': label, title: label}, ...parts.filter(part => part[1] > 0).map(([, value, color]) =>
@@ -159,7 +159,7 @@ function memory() {
 function communication() {
   const sending = shown().filter(run => run.comm.bytes > 0 || run.comm.planned_bytes > 0);
   if (sending.length === 0) return note('Communication: one rank each, nothing is sent.');
-  const columns = ['Run', 'Sent per step', 'Planned', 'Calls', 'Calls planned', 'Time, last step', 'Of it hidden behind compute'].map((title, i) => ({title, number: i > 0}));
+  const columns = ['Run', 'Sent per step', 'Planned', 'Calls', 'Calls planned', 'Time, last step', 'Hidden behind compute'].map((title, i) => ({title, number: i > 0}));
   return [element('p', {class: 'muted'}, 'What rank 0 sends per step, and the plan:'), table('Bytes that rank 0 sends per step, and the plan', columns, sending.map(run => [runLabel(run), bytes(run.comm.bytes), bytes(run.comm.planned_bytes),
     grouped(run.comm.calls), grouped(run.comm.planned_calls), isNumber(run.comm.ms) ? run.comm.ms.toFixed(2) + ' ms' : '–', percent(run.comm.hidden)]))];
 }
@@ -189,7 +189,7 @@ function samples() {
 
 // ---- configuration, machine
 
-const OWN = ['run.dir'];  // always differs
+const OWN = ['run.dir'];  // options that are not compared, because they always differ
 
 function configuration() {
   const known = shown().filter(run => Object.keys(run.config).length > 0);
@@ -215,7 +215,7 @@ function machine() {
     ['Threads per rank', run => session(run).threads && String(session(run).threads)],
     ['GEMM rate of all ranks, at the start', run => session(run).gemm_flops > 0 ? rate(session(run).gemm_flops) : null],
     ['Dense peak of all ranks', run => session(run).dense_peak > 0 ? rate(session(run).dense_peak) : null],
-    ['MFU is of', run => run.mfu_of], ['Parameters', run => session(run).parameters > 0 ? short(session(run).parameters, 4) : null],
+    ['MFU is relative to', run => run.mfu_of], ['Parameters', run => session(run).parameters > 0 ? short(session(run).parameters, 4) : null],
     ['First started', run => date(run.began)], ['Last step', run => date(run.last_wall)],
     ['Starts', run => run.sessions ? String(run.sessions) : null], ['Folder', run => run.path],
   ];
@@ -231,7 +231,8 @@ function legend() {
     ondblclick: () => { runs.forEach(one => { one.shown = one === run; }); update(); }}, swatch(run), element('span', {}, run.name)));
 }
 
-// Redraws everything that depends on the shown runs. The focus stays on the same button of the legend.
+// Redraws all sections and charts, after the set of shown runs or the theme has changed. Resets the zoom. The focus stays
+// on the same button of the legend.
 function update() {
   const focused = [...byId('legend').children].indexOf(document.activeElement);
   state.zoom = null;
@@ -266,7 +267,7 @@ function controls() {
   document.addEventListener('pointerdown', event => { if (!charts.some(chart => chart.canvas === event.target)) setCursor(null); });
 }
 
-// ---- following a run: the page reloads itself; the browser history keeps the reader's choices
+// ---- following runs: the page reloads itself; the reader's choices are kept in the browser history
 
 function keep() {
   history.replaceState({state: {...state, cursor: null}, sampleStep, hidden: runs.filter(run => !run.shown).map(run => run.path),

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-// Reads "HOST[:PORT]". `host` is in lower case, without brackets and without a final dot. Returns false if
-// the text has another form.
+// Reads "HOST[:PORT]". Returns false if the text has another form.
+//   host   [out] in lower case, without brackets and without a final dot
 static bool read_host(const char *text, char host[static 256]) {
     int n = 0;
     const char *const form = text[0] == '[' ? "[%255[0-9a-fA-F:.]]%n" : "%255[0-9a-zA-Z._-]%n";
@@ -38,25 +38,28 @@ static bool is_known(const struct access *access, const char *host, const char *
     return known;
 }
 
-// Checks the Host header. A server that listens on all addresses does not know which addresses clients use,
-// for example to reach a container's published port. So it accepts any IP address: unlike a name, others
-// cannot point an address at this machine.
+// Checks the host that the request names, against DNS rebinding: an attacker can make a domain name resolve
+// to this machine. A server that listens on all addresses does not know by which address clients reach it
+// (for example, through a container's published port), so it accepts any IP address as the host. This is
+// safe, because an IP address is not looked up in DNS.
+//   host   [out] the host, as read_host returns it; not set if the request names none (HTTP/1.0)
 static bool check_host(const struct access *access, struct exchange *exchange, char host[static 256]) {
     const char *address = exchange->address;
     const bool anywhere = strcmp(address, "0.0.0.0") == 0 || strcmp(address, "::") == 0;
-    if (!exchange->host) // HTTP/1.0, which browsers do not send
+    if (!exchange->host) // a request of HTTP/1.0, which browsers do not send
         return true;
     if (!read_host(exchange->host, host))
-        return api_refuse(&exchange->error, 400, NULL, NULL, "Host: \"%.100s\" is not a host",
-                          exchange->host);
+        return api_refuse(&exchange->error, 400, NULL, NULL,
+                          "the header Host is \"%.100s\", expected HOST or HOST:PORT", exchange->host);
     if (is_known(access, host, address) || (anywhere && is_address(host)))
         return true;
     return api_refuse(&exchange->error, 403, "host_not_allowed", NULL,
-                      "unknown host \"%.100s\"; if it is this server, start it with --allow-host", host);
+                      "unknown host \"%.100s\"; if it is this server, start it with --allow-host NAME", host);
 }
 
-// Checks which page sent the request. Pages of a known host are accepted with any port and scheme, because a
-// proxy may change these. Another site may link to the server's page, but not embed it.
+// Checks which page, if any, sent the request. Pages of the host that the request names and of known hosts
+// are accepted with any port and scheme, because a proxy may change these. Another site may link to the
+// server's page, but not embed it.
 static bool check_page(const struct access *access, struct exchange *exchange, const char *host) {
     const char *origin = exchange_header(exchange, "Origin"), *name = origin ? strstr(origin, "://") : NULL;
     const char *site = exchange_header(exchange, "Sec-Fetch-Site");
@@ -72,12 +75,12 @@ static bool check_page(const struct access *access, struct exchange *exchange, c
         good &= into && strcmp(into, "document") == 0 && strcmp(exchange->method, "GET") == 0;
     return good || exchange->cors_origin ||
            api_refuse(&exchange->error, 403, "origin_not_allowed", NULL,
-                      "pages of %.100s may not call this server; if they should, start it with --cors",
+                      "pages of %.100s may not call this server; to allow them, start it with --cors ORIGIN",
                       origin ? origin : "other sites");
 }
 
-// Checks the API key, in a time that does not depend on how much of it is right. No key is needed for the
-// page (which asks for it), /health, and CORS preflight requests.
+// Checks the API key, in a time that does not depend on how many characters match. No key is needed for the
+// page (which asks for the key), /health, and CORS preflight requests.
 static bool check_key(const struct access *access, struct exchange *exchange) {
     const char *given = exchange_header(exchange, "Authorization"), *key = access->key;
     if (!key || text_has_word("/ /health", exchange->path, strlen(exchange->path)) ||
@@ -92,8 +95,8 @@ static bool check_key(const struct access *access, struct exchange *exchange) {
                                   "this server needs its API key: Authorization: Bearer KEY");
 }
 
-// Checks the content type. Clients may omit it, and `curl -d` declares JSON as a form; both are accepted, but
-// not from a page in a browser.
+// Checks the content type of a POST, which must be application/json. A client other than a page in a
+// browser may also omit it, or declare the body as a form, as `curl -d` does with JSON.
 static bool check_type(struct exchange *exchange) {
     const char *type = exchange_header(exchange, "Content-Type");
     const size_t n = type ? strcspn(type, "; \t") : 0;
@@ -103,7 +106,7 @@ static bool check_type(struct exchange *exchange) {
            (!of_page &&
             (n == 0 || (n == 33 && strncasecmp(type, "application/x-www-form-urlencoded", n) == 0))) ||
            api_refuse(&exchange->error, 415, "unsupported_media_type", NULL,
-                      "the body is \"%.60s\", expected Content-Type: application/json", type ? type : "");
+                      "the header Content-Type is \"%.60s\", expected application/json", type ? type : "");
 }
 
 void access_admit(const void *context, struct exchange *exchange) {

@@ -1,5 +1,5 @@
-// Each connection has a libmicrohttpd thread, which waits here while its request is answered. One lock
-// protects all exchanges; it is held for microseconds only.
+// Each connection has a thread of libmicrohttpd, which waits in wait_for_change while its request is
+// answered. One lock protects all exchanges. It is held for microseconds only.
 #include "cli/serve/http.h"
 
 #include <errno.h>
@@ -17,15 +17,17 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
-#define CONNECTION_BYTES (32 * 1024) // for the headers of a request
-#define STREAM_BLOCK     (16 * 1024)
-#define LOOK_SECONDS     0.25 // between two polls of whether a client has left
-#define HEAD_SECONDS     10   // for a client to send all headers of a request
+#define CONNECTION_BYTES (32 * 1024) // bytes of memory per connection; a request's headers must fit in them
+#define STREAM_BLOCK     (16 * 1024) // maximum bytes of a stream to send at once
+#define LOOK_SECONDS     0.25        // time between two checks whether a client has left
+#define HEAD_SECONDS     10          // maximum time for a client to send all headers of a request
 
+// A connection.
 struct link {
     int socket;
-    double since_s;            // when we began to wait for the client; 0: the client waits for us
-    struct exchange *exchange; // NULL between requests
+    // When the server began to wait for the client (clock_monotonic_s). 0: the client waits for the server.
+    double since_s;
+    struct exchange *exchange; // the current request; NULL between requests
     struct link *previous, *next;
 };
 
@@ -36,7 +38,7 @@ struct http_server {
     char address[NI_MAXHOST];
     pthread_mutex_t lock;
     pthread_cond_t arrived;
-    struct exchange *first, *last; // complete requests
+    struct exchange *first, *last; // queue of the requests that http_next returns
     struct link *links;
     int n_links;
     bool stopping;
@@ -50,7 +52,7 @@ static void condition_init(pthread_cond_t *condition) {
     pthread_condattr_destroy(&attributes);
 }
 
-// Returns false on timeout.
+// Waits for a signal for at most `seconds`. Returns false on timeout.
 static bool condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -61,7 +63,7 @@ static bool condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, dou
 
 // ---- on a connection's thread
 
-// With the lock held.
+// Drops one reference, and frees the exchange with the last one. Call with the lock held.
 static void drop(struct exchange *exchange) {
     if (--exchange->references > 0)
         return;
@@ -86,7 +88,7 @@ static struct exchange *exchange_new(struct http_server *server, struct MHD_Conn
     exchange->path = copy_string(path);
     exchange->link = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     exchange->link->exchange = exchange;
-    exchange->link->since_s = clock_monotonic_s(); // for the body
+    exchange->link->since_s = clock_monotonic_s(); // from now on, the server waits for the body
     return exchange;
 }
 
@@ -110,8 +112,8 @@ const char *exchange_header(const struct exchange *exchange, const char *name) {
 }
 
 // Refuses header names that are empty or have a space or tab ("Content-Length : 5"), and a second header of a
-// name in `once`. A proxy may interpret these differently and then see other requests than we do (request
-// smuggling; RFC 9112, 11.2).
+// name in `once`. A proxy may interpret such headers differently and then see other requests than this server
+// (request smuggling; RFC 9112, 11.2).
 static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, const char *name,
                                     const char *value) {
     static const char *const once[] = {"Host",         "Content-Length", "Transfer-Encoding",
@@ -136,7 +138,8 @@ static void check_length(struct exchange *exchange, bool http10) {
         api_refuse(&exchange->error, 413, NULL, NULL, "the request is larger than %zu bytes", max_body);
 }
 
-// Takes the host from an absolute target, http://HOST/PATH, or else from the Host header (RFC 9112, 3.2.2).
+// Sets exchange->host (RFC 9112, 3.2.2). If the request's target is absolute, http://HOST/PATH, takes the
+// host from it and reduces exchange->path to /PATH; else takes it from the Host header.
 static void take_host(struct exchange *exchange) {
     char *path = exchange->path;
     const bool absolute = strncasecmp(path, "http://", 7) == 0;
@@ -149,9 +152,9 @@ static void take_host(struct exchange *exchange) {
     }
 }
 
-// Checks the headers. Closes the connection after a request whose end is uncertain, and answers it without
-// reading its body. The same for a refused request whose client waits for permission to send the body
-// (Expect: 100-continue).
+// Checks the headers of a request. Sets exchange->closes if the request is refused without reading its body,
+// so that the connection cannot be used for another one. This happens if a header is malformed, if the body
+// is too large, or if a refused client waits for permission to send the body (Expect: 100-continue).
 static void take_head(struct exchange *exchange, const char *version) {
     const bool http10 = strcmp(version, "HTTP/1.0") == 0;
     take_host(exchange);
@@ -166,19 +169,21 @@ static void take_head(struct exchange *exchange, const char *version) {
     exchange->closes |= exchange->error.code && exchange_header(exchange, "Expect");
 }
 
-// Whether the answer will no longer be written or read. Call with the lock held.
+// Returns true if the answer will not be continued, or nobody will read it. Call with the lock held.
 static bool is_over(const struct exchange *exchange) {
     return exchange->server->stopping || exchange->gone || (exchange->released && !exchange->answered);
 }
 
-// Waits for the answering thread, and notices when the client leaves. Call with the lock held.
+// Waits until the answering thread signals a change. If it does not for LOOK_SECONDS, checks whether the
+// client has left. Call with the lock held.
 static void wait_for_change(struct exchange *exchange) {
     struct pollfd poll_socket = {.fd = exchange->link->socket, .events = POLLRDHUP};
     if (!condition_wait(&exchange->changed, &exchange->server->lock, LOOK_SECONDS))
         exchange->gone |= poll(&poll_socket, 1, 0) > 0;
 }
 
-// Sends the bytes written so far, and waits for more.
+// libmicrohttpd's callback for the next bytes of a stream: copies up to `room` bytes to `out`. Waits if none
+// are written yet.
 static ssize_t read_stream(void *context, uint64_t position, char *out, size_t room) {
     struct exchange *exchange = context;
     struct text *written = &exchange->out;
@@ -202,7 +207,7 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t r
     return result;
 }
 
-// Adds the headers that let a browser send the request of a page of another origin, and pass it the answer
+// Adds the headers with which a browser lets a page of another origin send the request and read the answer
 // (Fetch, 3.3).
 static void add_cors(const struct exchange *exchange, struct MHD_Response *response) {
     const char *headers = exchange_header(exchange, "Access-Control-Request-Headers");
@@ -419,7 +424,7 @@ void http_quiesce(struct http_server *server) {
 
 // ---- on the answering thread
 
-// Closes connections whose clients take too long. Call with the lock held.
+// Closes connections whose clients take too long (see http.h). Call with the lock held.
 static void close_slow(struct http_server *server) {
     double now = clock_monotonic_s(), timeout_s = server->options.timeout_s;
     for (const struct link *link = server->links; link; link = link->next) {
@@ -481,8 +486,8 @@ bool exchange_is_gone(struct exchange *exchange) {
     return gone;
 }
 
-// With the lock held.
-//   all   the answer is complete: the connection waits for the client
+// Wakes the thread of the connection. Call with the lock held.
+//   all   the answer is complete, so from now on the server waits for the client
 static void change(struct exchange *exchange, bool all) {
     if (all && exchange->link)
         exchange->link->since_s = clock_monotonic_s();

@@ -1,5 +1,5 @@
-// Checks every member of a request, and refuses unknown ones, so that nothing a client asks for is silently
-// ignored.
+// Every member of a request is checked, and unknown ones are refused, so that nothing that a client asks
+// for is silently ignored.
 #include "cli/serve/request.h"
 
 #include <math.h>
@@ -19,24 +19,24 @@ struct parse {
     struct api_error *error;
 };
 
-// Refuses the request with a failure that functions of other folders recorded.
+// Refuses the request with the message that a failed function has recorded with FAIL (base/status.h).
 static bool refuse_recorded(struct parse *parse, const char *param) {
     api_refuse(parse->error, 400, NULL, param, "%s", status_message());
     status_clear();
     return false;
 }
 
-// ---- members
+// ---- parsing the members of a request
 
 enum member_kind { INTEGER, LONG, NUMBER, SWITCH, UNSUPPORTED, OTHER };
 
 struct member {
     const char *name;
     enum member_kind kind;
-    size_t offset; // in struct request, of an int, int64_t, double or bool
-    double low, high;
-    size_t limit; // INTEGER: offset in struct request_limits of the int that is the highest value; 0: `high`
-    bool (*take)(struct parse *parse, const cJSON *item); // OTHER
+    size_t offset;    // offset of the value in struct request; by `kind` an int, int64_t, double or bool
+    double low, high; // INTEGER, LONG, NUMBER: the smallest and the largest value
+    size_t limit;     // if not 0: offset in struct request_limits of an int that replaces `high`
+    bool (*take)(struct parse *parse, const cJSON *item); // OTHER: parses the value
     int type; // UNSUPPORTED: the cJSON type whose zero or empty value is accepted
 };
 
@@ -65,13 +65,14 @@ static bool take_switch(struct parse *parse, const char *name, const cJSON *item
     return true;
 }
 
-// For members of OpenAI's API that this server does not support: accepts only values that request nothing.
+// Parses a member of OpenAI's API that this server does not support. Accepts only 0, "" or {}, as
+// member->type says, because these ask for nothing.
 static bool take_nothing(struct parse *parse, const struct member *member, const cJSON *item) {
     const bool empty = item->valuedouble == 0 && !item->child && !(item->valuestring && item->valuestring[0]);
     if (item->type == member->type && empty)
         return true;
     return api_refuse(parse->error, 400, "unsupported_parameter", member->name, "%s is not supported%s",
-                      member->name, member->type == cJSON_Number ? "; repetition_penalty is" : "");
+                      member->name, member->type == cJSON_Number ? "; use repetition_penalty" : "");
 }
 
 static bool take_model(struct parse *parse, const cJSON *item) {
@@ -105,7 +106,7 @@ static bool add_stop(struct parse *parse, const cJSON *item) {
         return api_refuse(parse->error, 400, NULL, "stop",
                           "stop: expected a string of 1 to %d bytes, or an array of them", LONGEST_STOP);
     if (options->n_stops == MOST_STOPS)
-        return api_refuse(parse->error, 400, NULL, "stop", "stop: more than %d strings", MOST_STOPS);
+        return api_refuse(parse->error, 400, NULL, "stop", "stop: expected at most %d strings", MOST_STOPS);
     parse->request->stops[options->n_stops++] = copy_string(item->valuestring);
     return true;
 }
@@ -123,7 +124,7 @@ static bool take_user(struct parse *parse, const cJSON *item) {
     return true;
 }
 
-// ---- prompts
+// ---- parsing the member "prompt"
 
 static bool add_ids(struct parse *parse, const cJSON *array, struct token_list *prompt) {
     const cJSON *id;
@@ -162,7 +163,7 @@ static bool take_prompt(struct parse *parse, const cJSON *item) {
         return api_refuse(parse->error, 400, NULL, "prompt", "prompt: the array is empty");
     if (n > parse->limits->max_texts)
         return api_refuse(parse->error, 400, NULL, "prompt",
-                          "prompt: %d prompts, at most %d in a request allowed", n, parse->limits->max_texts);
+                          "prompt: %d prompts, expected at most %d per request", n, parse->limits->max_texts);
     request->prompts = allocate((size_t)n, sizeof *request->prompts);
     request->n_prompts = n;
     if (!several)
@@ -172,7 +173,7 @@ static bool take_prompt(struct parse *parse, const cJSON *item) {
     return true;
 }
 
-// ---- the request
+// ---- parsing the whole request
 
 #define IN(member)    offsetof(struct request, member)
 #define LIMIT(member) offsetof(struct request_limits, member)
@@ -229,7 +230,8 @@ static bool take_members(struct parse *parse, const cJSON *root) {
     return true;
 }
 
-// Checks rules between members, and lengths.
+// Checks the rules that involve several members, and the numbers of texts and tokens. Sets the members
+// whose values depend on other members.
 static bool check(struct parse *parse) {
     struct request *request = parse->request;
     const struct request_limits *limits = parse->limits;
@@ -241,17 +243,18 @@ static bool check(struct parse *parse) {
     if (request->include_usage && !request->stream)
         return api_refuse(parse->error, 400, NULL, "stream_options", "stream_options needs stream");
     if ((int64_t)request->n_prompts * request->n > limits->max_texts)
-        return api_refuse(parse->error, 400, NULL, "n", "%d prompts with n = %d: at most %d texts allowed",
-                          request->n_prompts, request->n, limits->max_texts);
+        return api_refuse(parse->error, 400, NULL, "n",
+                          "%d prompts x n = %d are more than %d texts per request", request->n_prompts,
+                          request->n, limits->max_texts);
     size_t longest = 0;
     for (int i = 0; i < request->n_prompts; i++) {
         size_t n = request->prompts[i].n;
         if (n == 0)
-            return api_refuse(parse->error, 400, NULL, "prompt", "prompt: no token ids");
+            return api_refuse(parse->error, 400, NULL, "prompt", "prompt: expected at least one token id");
         longest = n > longest ? n : longest;
     }
     size_t positions = (size_t)limits->positions;
-    if (request->options.n_tokens < 0) { // not given: the default, or fewer if the context ends earlier
+    if (request->options.n_tokens < 0) { // no max_tokens: take the default, or the context's rest if less
         size_t most = (size_t)(limits->max_tokens < DEFAULT_TOKENS ? limits->max_tokens : DEFAULT_TOKENS);
         size_t room = longest < positions ? positions - longest : most;
         request->options.n_tokens = (int64_t)(room < most ? room : most);
@@ -259,8 +262,8 @@ static bool check(struct parse *parse) {
     size_t n_tokens = (size_t)request->options.n_tokens;
     if (longest + n_tokens > positions)
         return api_refuse(parse->error, 400, "context_length_exceeded", "prompt",
-                          "%zu tokens of the prompt and %zu of max_tokens are more than the model's context "
-                          "of %zu tokens",
+                          "the prompt's %zu tokens and max_tokens = %zu are more than the model's context of "
+                          "%zu tokens",
                           longest, n_tokens, positions);
     request->options.prompt_logprobs = request->echo && request->options.n_top >= 0;
     return true;

@@ -1,9 +1,10 @@
-// ./train serve RUN_OR_CHECKPOINT
+// ./train serve RUN_OR_CHECKPOINT: answers requests for generated text over HTTP.
 //
 // One thread decodes and answers; the others move the bytes of connections (cli/serve/http.c). New requests
-// are handled between two steps of the batch. A completion request is a list of texts ("choices"). Texts wait
-// in the order of arrival and join the batch when a slot is free. They leave it when they end, their client
-// leaves, or their time is over. Answers are OpenAI's JSON, either complete or as server-sent events.
+// are handled between two decoding steps. A request for a completion asks for one or more texts
+// ("choices"). Texts wait in the order of arrival and join the batch when a slot is free. A text leaves the
+// batch when it ends, its client leaves, or its deadline passes. Answers are OpenAI's JSON, either complete
+// or as server-sent events.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,10 +29,10 @@
 
 EMBEDDED_FILE(cli_serve_page_html);
 
-// The most prompt tokens per step, so that long prompts do not delay the other texts.
+// Maximum number of prompt tokens per decoding step, so that long prompts do not delay the other texts.
 #define PROMPT_TOKENS (4 * GENERATOR_CHUNK)
-#define IDLE_SECONDS  0.2
-#define SEND_SECONDS  2.0 // at shutdown, to send the complete answers
+#define IDLE_SECONDS  0.2 // maximum time that http_next waits for a request if there is nothing to generate
+#define SEND_SECONDS  2.0 // at shutdown: maximum time to send answers that are complete
 
 static struct session_options model = {.device = "auto", .needs_tokenizer = true};
 static struct access rules = {.host = "127.0.0.1"};
@@ -47,20 +48,24 @@ static const struct arg flags[] = {
     {"--allow-host", ARG_STRINGS, &rules.hosts, 0, 0,
      "another host name of the server; .NAME: all names that end with it"},
     {"--cors", ARG_STRINGS, &rules.origins, 0, 0, "origin whose pages may call the server; *: any"},
-    {"--api-key", ARG_STRING, &rules.key, 0, 0, "key that requests need; not seen by ps: ZERO_API_KEY"},
+    {"--api-key", ARG_STRING, &rules.key, 0, 0,
+     "key that requests need; set ZERO_API_KEY instead to hide it from ps"},
     {"--slots", ARG_INTEGER, &slots, 1, 1024, "texts to generate together (32)"},
     {"--context", ARG_INTEGER, &longest, 0, 1e9,
-     "longest prompt and text together, in tokens; 0: the model's (0)"},
-    {"--max-tokens", ARG_INTEGER, &max_tokens, 0, 1e9, "limit of max_tokens; 0: the context (0)"},
+     "maximum tokens of a prompt and its text together; 0: the model's context (0)"},
+    {"--max-tokens", ARG_INTEGER, &max_tokens, 0, 1e9, "limit of a request's max_tokens; 0: the context (0)"},
     {"--max-texts", ARG_INTEGER, &max_texts, 1, 1e6, "limit of a request's prompts times n (128)"},
-    {"--max-logprobs", ARG_INTEGER, &max_logprobs, 0, MOST_TOP_LOGPROBS, "limit of logprobs (5)"},
-    {"--max-queue", ARG_INTEGER, &max_queue, 0, 1e6, "texts that may wait; beyond that: 429 (256)"},
-    {"--max-body", ARG_BYTES, &max_body, 1, 0x1p30, "largest request; beyond that: 413 (1MiB)"},
-    {"--max-connections", ARG_INTEGER, &max_connections, 1, 65536, "open connections (512)"},
-    {"--max-per-address", ARG_INTEGER, &max_per_address, 1, 65536, "open connections from one address (128)"},
+    {"--max-logprobs", ARG_INTEGER, &max_logprobs, 0, MOST_TOP_LOGPROBS, "limit of a request's logprobs (5)"},
+    {"--max-queue", ARG_INTEGER, &max_queue, 0, 1e6,
+     "texts that may wait for a slot; requests for more get HTTP status 429 (256)"},
+    {"--max-body", ARG_BYTES, &max_body, 1, 0x1p30,
+     "largest body of a request; larger ones get HTTP status 413 (1MiB)"},
+    {"--max-connections", ARG_INTEGER, &max_connections, 1, 65536, "maximum open connections (512)"},
+    {"--max-per-address", ARG_INTEGER, &max_per_address, 1, 65536,
+     "maximum open connections from one address (128)"},
     {"--timeout", ARG_NUMBER, &timeout_s, 0.1, 1e6,
      "seconds for a client to send a request's body, or to take the rest of its answer (30)"},
-    {"--deadline", ARG_NUMBER, &deadline_s, 0.1, 1e6, "seconds for a request from its arrival (600)"},
+    {"--deadline", ARG_NUMBER, &deadline_s, 0.1, 1e6, "seconds after which an unfinished request ends (600)"},
     {"--grace", ARG_NUMBER, &grace_s, 0, 1e6,
      "seconds for running texts to end after Ctrl-C or SIGTERM (10)"},
     {"--name", ARG_STRING, &model_name, 0, 0, "the model's name in the API (the last part of its path)"},
@@ -75,7 +80,8 @@ static const struct arg flags[] = {
 #define HISTOGRAM_BUCKETS 14
 
 struct histogram {
-    int64_t counts[HISTOGRAM_BUCKETS + 1]; // the last one counts values above all bounds
+    // counts[i]: number of values above bounds[i - 1] and at most bounds[i]; the last has no upper bound.
+    int64_t counts[HISTOGRAM_BUCKETS + 1];
     double sum;
 };
 
@@ -85,12 +91,13 @@ struct metrics {
     struct {
         int code;
         int64_t n;
-    } requests[MOST_CODES]; // by HTTP status
-    int64_t disconnected;   // clients that left before their answer
+    } requests[MOST_CODES]; // number of answers by HTTP status
+    int64_t disconnected;   // requests whose client left before the answer was complete
     int64_t prompt_tokens, generated_tokens, steps;
     struct histogram request_s, first_token_s, step_s;
 };
 
+// Upper bounds of the histograms' buckets, in seconds.
 static const double bounds[HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                                  0.25,  0.5,    1,     2.5,  5,     10,   60};
 
@@ -137,17 +144,20 @@ struct choice {
     struct completion *completion;
     int index;
     enum choice_state state;
-    int slot; // in the batch, while it runs
+    int slot; // index of the text's slot in the batch, in state CHOICE_RUNS
     struct text_options options;
-    struct text text;          // the echoed prompt and the text released so far
-    struct text_token *tokens; // with log-probabilities; the prompt's tokens come first
+    struct text text; // the echoed prompt and the text released so far
+    // (n_tokens) The tokens of the echoed prompt, if any, and of the text; empty without log-probabilities.
+    struct text_token *tokens;
     size_t n_tokens, capacity;
-    int64_t n_drawn; // tokens
+    int64_t n_drawn; // number of generated tokens
     enum text_end why;
-    // Streamed so far: bytes and characters of the text, and tokens. Characters only with log-probabilities.
+    // How much has been written to the answer so far: bytes and characters of `text`, and tokens.
+    // Characters are counted only if log-probabilities are requested.
     size_t n_streamed, n_characters, n_streamed_tokens;
 };
 
+// A request for a completion, until it is answered.
 struct completion {
     struct server *server;
     struct exchange *exchange;
@@ -156,7 +166,7 @@ struct completion {
     int n_choices, n_ended;
     int64_t n_prompt_tokens, created_s;
     uint64_t id;
-    bool has_token;
+    bool has_token; // at least one token has been generated
     struct completion *next;
 };
 
@@ -169,12 +179,14 @@ struct server {
     struct request_limits limits;
     struct http_server *http;
     struct metrics metrics;
-    struct completion *first, *last; // unanswered requests, in the order of arrival
-    int n_waiting;                   // texts
-    uint64_t n_begun, seed;          // seed: for requests without one
+    struct completion *first, *last; // list of unanswered requests, in the order of arrival
+    int n_waiting;                   // texts that wait for a slot
+    uint64_t n_begun;                // requests accepted so far
+    // A random number. From it, the ids of requests are computed, and the seeds of requests without one.
+    uint64_t seed;
     char *name;
-    double started_s;
-    bool ending;
+    double started_s; // wall-clock time at which the server started, in seconds
+    bool ending;      // the server is shutting down and refuses new requests
 };
 
 static void completion_delete(struct completion *completion) {
@@ -201,7 +213,8 @@ static void add_error(struct text *out, const struct api_error *error) {
     text_add(out, "}}");
 }
 
-// Complete answers are counted, and release the exchange.
+// Answers with an error. Like answer_bytes and answer_text, counts the answer for /metrics and releases the
+// exchange.
 static void answer_error(struct server *server, struct exchange *exchange, const struct api_error *error) {
     struct text body = {0};
     struct api_error shown = *error;
@@ -233,7 +246,7 @@ static void answer_text(struct server *server, struct exchange *exchange, const 
     text_free(body);
 }
 
-// ---- a choice
+// ---- a choice as JSON
 
 static void add_echo(struct choice *choice, const struct tokenizer *tokenizer,
                      const struct token_list *prompt) {
@@ -245,8 +258,9 @@ static void add_echo(struct choice *choice, const struct tokenizer *tokenizer,
     }
 }
 
-// Counts the characters before byte `end` of the text. An invalid byte counts as one character, as in the
-// JSON.
+// Returns the number of characters before byte `end` of the choice's text. `end` must not decrease from
+// call to call. An invalid byte counts as one character, as in the JSON. Advances choice->n_streamed and
+// n_characters.
 static size_t count_characters(struct choice *choice, size_t end) {
     while (choice->n_streamed < end) {
         const size_t left = choice->text.length - choice->n_streamed;
@@ -270,7 +284,7 @@ static void add_top(struct text *out, const struct completion *completion, const
         listed |= token->top[i].id == token->id;
     }
     if (listed) {
-        out->length -= 2; // the last comma
+        out->length -= 2; // remove the last ", "
     } else {
         text_json_add_token_name(out, completion->server->session.tokenizer, token->id);
         text_add(out, ": %s", text_float(number, token->logprob));
@@ -278,7 +292,7 @@ static void add_top(struct text *out, const struct completion *completion, const
     text_add(out, "}");
 }
 
-// Appends the tokens [first, end) as the lists of "logprobs".
+// Appends the value of "logprobs" for the tokens [first, end): an object of lists with one element per token.
 static void add_logprobs(struct text *out, struct choice *choice, size_t first, size_t end) {
     const struct completion *completion = choice->completion;
     char number[32];
@@ -303,8 +317,8 @@ static void add_logprobs(struct text *out, struct choice *choice, size_t first, 
     count_characters(choice, choice->text.length);
 }
 
-// Appends the part of the choice that was not streamed yet: text, the tokens that begin in it, and with
-// `ended` the finish reason.
+// Appends the choice as JSON, with the text that has not been written yet and the tokens that begin in it.
+//   ended   the text is complete: also give the finish reason
 static void add_choice(struct text *out, struct choice *choice, bool ended) {
     const size_t n = choice->text.length - choice->n_streamed;
     size_t end = choice->n_streamed_tokens;
@@ -323,7 +337,7 @@ static void add_choice(struct text *out, struct choice *choice, bool ended) {
     text_add(out, ended ? "\"%s\"}" : "null}", text_end_name(choice->why));
 }
 
-// ---- the whole
+// ---- a complete answer as JSON
 
 static void add_head(struct text *out, const struct completion *completion) {
     text_add(out,
@@ -353,7 +367,7 @@ static void add_whole(struct completion *completion, struct text *out) {
     text_add(out, "}\n");
 }
 
-// ---- as events
+// ---- streamed answers
 
 static void write_event(struct choice *choice, bool ended) {
     struct text event = {0};
@@ -394,7 +408,7 @@ static void cut_stream(struct completion *completion, const struct api_error *er
     end_stream(completion, &event, error->code);
 }
 
-// ---- events of a text
+// ---- callbacks of a text in the batch
 
 static enum status take_token(void *context, const struct text_token *token) {
     struct choice *choice = context;
@@ -451,9 +465,11 @@ static enum status end_text(void *context, enum text_end why) {
     return STATUS_OK;
 }
 
-// ---- beginning
+// ---- accepting requests
 
-static uint64_t mix(uint64_t x) { // splitmix64, for seeds that differ in all bits
+// The hash function splitmix64: the results for two inputs differ in about half of their bits, even if the
+// inputs are similar.
+static uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
     x = (x ^ x >> 27) * 0x94d049bb133111eb;
@@ -492,9 +508,10 @@ static void post_completions(struct server *server, struct exchange *exchange) {
                                                exchange->body.length, &server->limits, &error);
     const int n_texts = request->n_prompts * request->n, n_free = (int)slots - batch_n_texts(server->batch);
     if (good && server->n_waiting + n_texts > max_queue + n_free)
-        good = api_refuse(&error, 429, "rate_limit_exceeded", NULL,
-                          "%d texts wait already and %d would join them, more than %d; try again later",
-                          server->n_waiting, n_texts, (int)max_queue);
+        good = api_refuse(
+            &error, 429, "rate_limit_exceeded", NULL,
+            "%d texts are waiting and this request has %d, but at most %d may wait; try again later",
+            server->n_waiting, n_texts, (int)max_queue);
     if (!good) {
         completion_delete(completion);
         answer_error(server, exchange, &error);
@@ -510,9 +527,9 @@ static void post_completions(struct server *server, struct exchange *exchange) {
     enqueue(server, completion);
 }
 
-// ---- steps
+// ---- decoding steps
 
-// Moves waiting texts into free slots, in order of arrival.
+// Moves waiting texts into free slots of the batch, in the order of arrival.
 static void join(struct server *server) {
     struct batch *batch = server->batch;
     for (struct completion *completion = server->first; completion; completion = completion->next)
@@ -552,7 +569,8 @@ static void finish(struct server *server, struct completion *completion) {
     remove_completion(server, completion);
 }
 
-// Answers complete requests, and drops those whose client left or whose time is over.
+// Answers requests whose texts have all ended. Removes requests whose client has left. Answers those past the
+// deadline with an error.
 static void leave(struct server *server) {
     double now = clock_monotonic_s();
     for (struct completion *completion = server->first, *next; completion; completion = next) {
@@ -571,7 +589,8 @@ static void leave(struct server *server) {
     }
 }
 
-// One decoding step, after texts have joined and left. Does nothing without texts.
+// Answers and removes the requests that have ended, and moves waiting texts into the batch. Then does one
+// decoding step, if the batch has texts, and answers those that it has ended.
 static enum status step(struct server *server) {
     struct metrics *metrics = &server->metrics;
     leave(server);
@@ -587,7 +606,8 @@ static enum status step(struct server *server) {
     return STATUS_OK;
 }
 
-// Ends requests with an error: all, or only those without a text in the batch.
+// Answers requests with the error that the server is shutting down.
+//   only_waiting   only requests of which no text has begun; false: all
 static void cut_completions(struct server *server, bool only_waiting) {
     struct api_error error;
     api_refuse(&error, 503, "shutting_down", NULL, "the server is shutting down");
@@ -601,7 +621,7 @@ static void cut_completions(struct server *server, bool only_waiting) {
     }
 }
 
-// ---- routes
+// ---- the answers of each path
 
 static void print_model(const struct server *server, struct text *out) {
     text_add(out, "{\"id\": ");
@@ -624,7 +644,7 @@ static void get_health(struct server *server, struct exchange *exchange) {
     answer_bytes(server, exchange, "application/json", body, sizeof body - 1);
 }
 
-// The resident memory of the process; 0 if the system does not report it.
+// Returns the bytes of the process's resident memory; 0 if the system does not report it.
 static double resident_bytes(void) {
     long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -643,7 +663,7 @@ static void get_metrics(struct server *server, struct exchange *exchange) {
         const char *name, *type, *help;
         double value;
     } values[] = {
-        {"zero_disconnected_total", "counter", "Clients that left before their answer.",
+        {"zero_disconnected_total", "counter", "Clients that left before their answer was complete.",
          (double)metrics->disconnected},
         {"zero_prompt_tokens_total", "counter", "Tokens of prompts.", (double)metrics->prompt_tokens},
         {"zero_generated_tokens_total", "counter", "Tokens generated.", (double)metrics->generated_tokens},
@@ -670,8 +690,8 @@ static void get_metrics(struct server *server, struct exchange *exchange) {
     }
     add_histogram(&body, "zero_request_seconds", "Seconds from a request for a completion to its end.",
                   &metrics->request_s);
-    add_histogram(&body, "zero_first_token_seconds", "Seconds from such a request to its first token.",
-                  &metrics->first_token_s);
+    add_histogram(&body, "zero_first_token_seconds",
+                  "Seconds from a request for a completion to its first token.", &metrics->first_token_s);
     add_histogram(&body, "zero_step_seconds", "Seconds of a decoding step.", &metrics->step_s);
     answer_text(server, exchange, "text/plain; version=0.0.4", &body);
 }
@@ -729,7 +749,7 @@ static void answer(struct server *server, struct exchange *exchange) {
     answer_error(server, exchange, &error);
 }
 
-// ---- the loop
+// ---- the server's loop
 
 static void answer_arrived(struct server *server, double seconds) {
     struct exchange *exchange = http_next(server->http, seconds);
@@ -737,7 +757,7 @@ static void answer_arrived(struct server *server, double seconds) {
         answer(server, exchange);
 }
 
-// Lets running texts finish during the grace period; refuses everything else.
+// Lets requests with running texts finish within the grace period; refuses all others.
 static enum status end_gracefully(struct server *server) {
     double until = clock_monotonic_s() + grace_s;
     http_quiesce(server->http);
@@ -759,9 +779,10 @@ static enum status serve(struct server *server) {
     return end_gracefully(server);
 }
 
-// ---- starting
+// ---- starting the server
 
-// The most memory that requests can hold: bodies, and for each unfinished text its tokens and their events.
+// Returns the maximum bytes of host memory of all requests: their bodies, and for each unfinished text its
+// tokens and their streamed events.
 static size_t request_bytes(const struct server *server) {
     size_t per_token = 256 + 64 * (size_t)max_logprobs + 2 * sizeof(struct text_token);
     return (size_t)max_connections * (size_t)max_body +
@@ -801,7 +822,7 @@ static enum status load_model(struct server *server) {
     TRY(session_open(session, &model));
     int n_positions = session->params.config.n_positions;
     if (longest > n_positions)
-        return FAIL(STATUS_INVALID, "train serve: --context is %lld, the model has %d positions",
+        return FAIL(STATUS_INVALID, "train serve: --context is %lld, but the model has only %d positions",
                     (long long)longest, n_positions);
     server->generator_options = (struct generator_options){.type = session->type,
                                                            .positions = longest ? (int)longest : n_positions,
@@ -842,7 +863,7 @@ static enum status start(struct server *server) {
     name_model(server);
     TRY(access_init(&rules));
     TRY(load_model(server));
-    if (signals_stop_requested()) // before anything was served
+    if (signals_stop_requested()) // while the model was loaded, before the server listens
         return STATUS_STOPPED;
     TRY(prepare_requests(server));
     TRY(http_start(&(struct http_options){.host = rules.host,
@@ -856,7 +877,7 @@ static enum status start(struct server *server) {
                    &server->http));
     report_memory(server);
     if (!rules.key && !access_is_local(http_address(server->http)))
-        log_warning("other machines may use the model without a key: set ZERO_API_KEY or --api-key");
+        log_warning("other machines can use the model without a key: set ZERO_API_KEY or --api-key");
     const char *host = rules.host, *bracket = strchr(host, ':') ? "[" : "";
     printf("serving %s on http://%s%s%s:%d (Ctrl-C ends)\n", server->name, bracket, host,
            bracket[0] ? "]" : "", http_port(server->http));
@@ -889,11 +910,11 @@ const struct command command_serve = {
     .summary = "answer requests for generated text over HTTP",
     .details =
         "Takes OpenAI's POST /v1/completions, and GET /v1/models, /health, /metrics (for Prometheus) and\n"
-        "/, a page to try the model. Requests are decoded together, join and leave between steps, and do "
-        "not\n"
-        "change each other's texts. Listens on this machine only, unless --host says otherwise: then set a\n"
-        "key, and encrypt with a proxy in front. Ctrl-C or SIGTERM ends; a second one ends at once.",
-    .examples = "Answer completions on this machine, at http://localhost:8000.\n"
+        "/, a page to try the model. Requests are decoded together. They join and leave between steps, and\n"
+        "do not change each other's texts. By default, only this machine can connect. With another --host,\n"
+        "set a key, and put a proxy in front that encrypts. Ctrl-C or SIGTERM gives running texts the time\n"
+        "--grace to end; a second one ends the server at once.",
+    .examples = "Answer completion requests from this machine, at http://localhost:8000.\n"
                 "./train serve runs/quickstart --port 8000\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,

@@ -31,7 +31,8 @@ char *output_unfinished_path(const char *folder, const char *name) {
     return file_path("%s/" UNFINISHED "%s", folder, name);
 }
 
-//   finished   the path in the output folder itself
+// Returns the path of a shard, to be freed.
+//   finished   true: in the output folder; false: in its folder tokenize.unfinished
 static char *shard_path(const struct split_writer *split, int index, bool finished) {
     return file_path("%s/%s%s-%05d.bin", split->folder, finished ? "" : UNFINISHED "/", split->name, index);
 }
@@ -49,7 +50,7 @@ static int n_shards_of(const struct split_writer *split, uint64_t n_tokens) {
     return (int)((n_tokens + split->shard_tokens - 1) / split->shard_tokens);
 }
 
-// ---- writing
+// ---- writing shards
 
 static enum status open_shard(struct split_writer *split) {
     char *path = shard_path(split, (int)(split->counts.n_tokens / split->shard_tokens), false);
@@ -130,22 +131,22 @@ void output_abandon(struct output *output, bool keep) {
         splits[i]->is_open = false;
     }
     char *folder = output_unfinished_path(output->folder, "");
-    // Keep the first failure as the one that is reported.
-    const enum status removed = keep ? STATUS_OK : file_remove_tree(folder);
-    (void)removed;
+    if (!keep)
+        file_discard_tree(folder);
     free(folder);
 }
 
-// ---- held-out tokens, split off at the end
+// ---- splitting off held-out tokens, after all tokens have been written
 
-// Reads all tokens of a finished split as one array.
+// Reads tokens of a split that has ended, by their index in the split.
 struct token_reader {
     const struct split_writer *split;
     struct shard shard;
     int index; // index of the open shard; -1: none
 };
 
-// Reads up to n tokens, starting at `first`, within one shard.
+// Reads up to n tokens of the split from index `first` on; fewer if the shard that contains them ends
+// before.
 static enum status read_tokens(struct token_reader *reader, uint64_t first, size_t n, int32_t *tokens,
                                size_t *n_read) {
     const size_t shard_tokens = reader->split->shard_tokens;
@@ -167,7 +168,10 @@ static enum status read_tokens(struct token_reader *reader, uint64_t first, size
 
 enum { READ_TOKENS = 1 << 16 };
 
-// Finds the first start of a document at or after `from`; n_tokens of the split if there is none.
+// Finds the first token from index `from` on that begins a document.
+//   start_id   id of the token that begins documents
+//   tokens     (READ_TOKENS) scratch
+//   at         [out] its index; the split's n_tokens if there is none
 static enum status find_document(struct token_reader *reader, uint64_t from, int32_t start_id,
                                  int32_t *tokens, uint64_t *at) {
     size_t n;
@@ -182,8 +186,8 @@ static enum status find_document(struct token_reader *reader, uint64_t from, int
     return STATUS_OK;
 }
 
-// Finds where the held-out tokens begin: at the next start of a document, else at the start of the last
-// document, else at `target`.
+// Finds where the held-out tokens begin: at the first document that begins at index `target` or later; else
+// at the last document; else (a single document) at `target`.
 static enum status find_cut(struct token_reader *reader, uint64_t target, int32_t start_id, int32_t *tokens,
                             uint64_t *cut) {
     TRY(find_document(reader, target, start_id, tokens, cut));
@@ -209,12 +213,12 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
                                const struct tokenizer *tokenizer, int32_t *tokens) {
     struct split_counts *train = &output->train.counts, *val = &output->val.counts;
     const int32_t start_id = tokenizer_document_start(tokenizer);
-    uint64_t n_documents = 0, n_bytes = 0; // counts of the moved documents
+    uint64_t n_documents = 0, n_bytes = 0; // how many documents and bytes of text are moved
     int32_t before = start_id;
     size_t n;
     for (uint64_t at = cut; at < train->n_tokens; at += n) {
         TRY(read_tokens(reader, at, READ_TOKENS, tokens, &n));
-        if (at == cut && tokens[0] != start_id) { // in the middle of a document
+        if (at == cut && tokens[0] != start_id) { // the cut is in a document; its rest becomes one of val
             TRY(split_add(&output->val, &start_id, 1));
             val->n_documents++;
         }
@@ -229,8 +233,8 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
     train->n_documents -= n_documents;
     val->n_documents += n_documents;
     TRY(split_end(&output->val));
-    // Replace the shard that contains the cut by its first part, read from the old shard, which is still
-    // open.
+    // Write the shard that contains the cut again, up to the cut. Its tokens are read from the old file,
+    // which is still open.
     train->n_tokens = train->n_kept = cut - cut % output->train.shard_tokens;
     while (train->n_tokens < cut) {
         const uint64_t left = cut - train->n_tokens;
@@ -263,7 +267,7 @@ static void add_tokenizer(const struct meta *meta, struct text *json) {
         text_add(json, "null,\n  \"ids\": null");
         return;
     }
-    char *absolute = realpath(meta->tokenizer_path, NULL); // realpath gives NULL for "bytes"
+    char *absolute = realpath(meta->tokenizer_path, NULL); // NULL for "bytes", which is not a file
     json_add_string(json, meta->tokenizer_path);
     text_add(json, ",\n  \"tokenizer_path\": ");
     json_add_string(json, absolute ? absolute : meta->tokenizer_path);
@@ -345,7 +349,7 @@ static enum status write_meta(const struct output *output, const struct meta *me
     return status;
 }
 
-// ---- publishing
+// ---- publishing: moving the finished shards to the output folder
 
 static enum status publish_shard(const struct split_writer *split, int index) {
     char *from = shard_path(split, index, false), *to = shard_path(split, index, true);
@@ -355,7 +359,8 @@ static enum status publish_shard(const struct split_writer *split, int index) {
     return status;
 }
 
-// Removes the split's shards from `first` on, and counts them.
+// Removes the split's shards with an index of at least `first` from the output folder.
+//   n_removed   [in,out] their number is added
 static enum status remove_shards(const struct split_writer *split, int first, int *n_removed) {
     struct file_list names = {0};
     enum status status = file_list_folder(&names, split->folder);

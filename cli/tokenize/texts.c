@@ -1,6 +1,6 @@
-// Reads texts, encodes their chunks in parallel and adds the tokens to the shards. Batches are
-// double-buffered: while one is encoded, the next is read. A restart reads the chunks of finished shards
-// again, but does not encode them.
+// Reads texts in batches of chunks, encodes the chunks in parallel, and adds the tokens to the shards.
+// Batches are double-buffered: while one is encoded, the next is read. A restart reads the chunks of finished
+// shards again, but does not encode them.
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,31 +19,34 @@
 #include "cli/version.h"
 #include "data/text/documents.h"
 
-#define BATCH_PER_THREAD ((size_t)2 << 20)
-#define SMALLEST_BATCH   ((size_t)8 << 20)
-#define LARGEST_BATCH    ((size_t)256 << 20)
-#define LIVE_S           0.5 // between two updates of the progress line
-#define LINE_S           60  // between two messages without a progress line
+#define BATCH_PER_THREAD ((size_t)2 << 20)   // bytes of text per batch and thread
+#define SMALLEST_BATCH   ((size_t)8 << 20)   // minimum bytes of text per batch
+#define LARGEST_BATCH    ((size_t)256 << 20) // maximum bytes of text per batch
+#define LIVE_S           0.5                 // seconds between two updates of the progress line
+#define LINE_S           60                  // seconds between two messages if there is no progress line
 
 // The result of encoding a chunk; it depends on the chunk only.
 struct encoded {
-    struct token_list ids; // tokenizer_add_separator precedes each document; empty documents are left out
-    uint64_t n_documents;  // documents that begin in the chunk
-    uint64_t n_bytes;      // of their text
+    struct token_list ids; // its tokens, with a separator of tokens before each document that begins in it
+    uint64_t n_documents;  // documents that begin in the chunk; empty ones do not count
+    uint64_t n_bytes;      // bytes of text that `ids` stand for
     uint64_t n_markers;    // end-of-text markers that were encoded as plain text
-    size_t bad_at;         // plain text: the first byte that is not text; the chunk's length if there is none
+    // Plain text: offset of the first byte that is zero or not UTF-8. The chunk's length if there is none,
+    // or for JSON Lines.
+    size_t bad_at;
     enum status status;
 };
-// State of one part of parallel_run.
+// What one thread of parallel_run uses.
 struct part {
     struct token_encoder *encoder;
     struct documents documents;
 };
-// The state that a restart needs. In the record, the counts of the sources follow it.
+// The state that a restart needs. The file OUT/tokenize.unfinished/record contains run.settings, this state
+// and run.counts.
 struct progress {
-    uint64_t target;   // bytes per batch, which determines the chunks
-    uint64_t n_chunks; // that were added
-    uint64_t n_markers;
+    uint64_t target;    // bytes per batch; the division of texts into chunks depends on it
+    uint64_t n_chunks;  // chunks added to the shards so far
+    uint64_t n_markers; // end-of-text markers that were encoded as plain text
     struct split_counts train, val;
 };
 struct run {
@@ -53,22 +56,24 @@ struct run {
     struct document_options documents;
     struct part *parts; // (n_parts)
     int n_parts;
-    struct encoded *encoded; // (capacity) results of the batch's chunks
+    struct encoded *encoded; // (capacity) the results for the chunks of the current batch
     int capacity;
     struct text_reader *reader;
     struct text_batch batches[2];
     struct text_split split;
     struct source_counts *counts; // (sources->n)
     struct output output;
-    struct text settings; // this run's settings, which begin the record; empty if the run cannot be restarted
+    struct text settings; // this run's settings, the start of its record; empty: it cannot be restarted
     struct progress progress;
-    uint64_t n_seen; // chunks seen so far; those before progress.n_chunks are in finished shards
-    bool has_record;
-    int warned_source;
+    // Number of chunks read so far. A restart reads all chunks again, but encodes only those that an
+    // earlier start has not added to the shards.
+    uint64_t n_seen;
+    bool has_record;   // there is a record from which the run can be restarted
+    int warned_source; // index of the last source with a warning about its encoding; -1: none
     struct tokenize_shown shown;
 };
 
-// ---- one chunk
+// ---- encoding one chunk
 
 static enum status encode_chunk(const struct run *run, struct part *part, const struct text_batch *batch,
                                 int i) {
@@ -91,7 +96,9 @@ static enum status encode_chunk(const struct run *run, struct part *part, const 
         const size_t first = out->ids.n;
         TRY(token_encoder_add(part->encoder, document.text, document.n, document.starts, &out->ids));
         const int32_t *ids_of_part = out->ids.ids + first;
-        if (out->ids.n > first) // in a document that continues, another id precedes the first
+        // If the part continues a document, any id >= 0 can be passed as the token before the part. It only
+        // means that the part does not begin a text.
+        if (out->ids.n > first)
             out->n_bytes += tokenizer_text_bytes(run->tokenizer, document.starts ? -1 : ids_of_part[0],
                                                  ids_of_part, out->ids.n - first);
     }
@@ -99,7 +106,7 @@ static enum status encode_chunk(const struct run *run, struct part *part, const 
     return STATUS_OK;
 }
 
-// ---- a batch
+// ---- encoding a batch of chunks in parallel
 
 struct batch_work {
     const struct run *run;
@@ -118,9 +125,10 @@ static void run_part(const void *context, int part, int n_parts) {
         work->run->encoded[i].status = encode_chunk(work->run, &work->run->parts[part], work->batch, i);
 }
 
-// Encodes the chunks of a batch from `first` on, and meanwhile reads the next batch: one of several threads
-// reads before it encodes. STATUS_INVALID: a chunk is malformed; the first in the order of the text is
-// reported.
+// Encodes the chunks of a batch from index `first` on. Meanwhile one of the threads reads the next batch,
+// before it joins the encoding. STATUS_INVALID: a chunk is malformed; the message is about the first such
+// chunk of the text.
+//   next_status   [out] the status of reading the next batch
 static enum status encode_batch(struct run *run, const struct text_batch *batch, int first,
                                 struct text_batch *next, enum status *next_status) {
     if (run->capacity < batch->n_chunks) {
@@ -131,7 +139,8 @@ static enum status encode_batch(struct run *run, const struct text_batch *batch,
     }
     atomic_int taken = first;
     parallel_run(run->n_parts, run_part, &(struct batch_work){run, batch, next, next_status, &taken});
-    // The recorded failure is the first in time. Report the first in the text instead.
+    // The recorded message is that of the chunk that failed first in time. Encode the failed chunk that
+    // comes first in the text again, to report its message instead.
     for (int i = first; i < batch->n_chunks; i++)
         if (run->encoded[i].status != STATUS_OK) {
             status_clear();
@@ -140,7 +149,7 @@ static enum status encode_batch(struct run *run, const struct text_batch *batch,
     return STATUS_OK;
 }
 
-// ---- progress on the screen
+// ---- showing progress
 
 enum { N_FIELDS = 5 };
 
@@ -198,12 +207,12 @@ static void describe_settings(struct run *run, const struct tokenizer_identity *
                  source->modified_ns);
     }
     text_add_bytes(settings, "", 1);
-    if (run->shown.total_bytes == 0) // a pipe cannot be read again
+    if (run->shown.total_bytes == 0) // a source is a pipe, which a restart could not read again
         settings->length = 0;
 }
 
-// Appends a record with the present counts; those of `split` are as they will be once it has n_kept tokens in
-// finished shards.
+// Appends the record of the current state to `record`. As the number of kept tokens of `split`, it has
+// n_kept: the shards that contain these tokens are finished by the time that the record is written.
 static void add_record(const struct run *run, const struct split_writer *split, uint64_t n_kept,
                        struct text *record) {
     struct progress progress = run->progress;
@@ -262,7 +271,7 @@ static enum status begin(struct run *run) {
     return status;
 }
 
-// ---- batches
+// ---- adding the encoded batches to the shards
 
 static void warn_of_encoding(struct run *run, const struct text_batch *batch, const struct text_chunk *chunk,
                              size_t bad_at) {
@@ -273,8 +282,9 @@ static void warn_of_encoding(struct run *run, const struct text_batch *batch, co
     documents_warn_of_encoding(source, batch, chunk, bad_at, "encoded");
 }
 
-// The number of ids to leave out at the start of a split. With a tokenizer that has a beginning-of-text
-// token, end-of-text ends the document before, and the first document has none before it.
+// Returns how many ids at the start of a split to leave out. If the tokenizer has a beginning-of-text token,
+// a separator begins with the end-of-text of the preceding document. Before the first document, this is left
+// out.
 static size_t n_left_out(const struct run *run, const struct split_writer *split,
                          const struct token_list *ids) {
     return tokenizer_has_bos(run->tokenizer) && split->counts.n_tokens == 0 && ids->n > 0 &&
@@ -283,7 +293,8 @@ static size_t n_left_out(const struct run *run, const struct split_writer *split
                : 0;
 }
 
-// Ends a split and its last document.
+// Ends a split. If the tokenizer has a beginning-of-text token, first adds the end-of-text of the last
+// document.
 static enum status end_split(const struct run *run, struct split_writer *split) {
     const int32_t end = tokenizer_end_of_text(run->tokenizer);
     if (split->counts.is_ended)
@@ -302,7 +313,7 @@ static enum status add_chunk(struct run *run, const struct text_batch *batch, in
     struct text record = {0};
     if (chunk->held_out)
         TRY(end_split(run, &run->output.train));
-    // The tokens in whole shards once this chunk is added.
+    // The number of tokens in finished shards once this chunk is added.
     const uint64_t n_kept = (split->counts.n_tokens + n_ids) / split->shard_tokens * split->shard_tokens;
     const bool finishes = run->settings.length > 0 && n_kept > split->counts.n_kept;
     if (finishes)
@@ -342,7 +353,8 @@ static enum status tokenize_batches(struct run *run) {
     // The last batch may contain no chunks, only ends of sources.
     for (; run->batches[now].n_chunks + run->batches[now].n_ends > 0; now = 1 - now) {
         struct text_batch *batch = &run->batches[now];
-        const uint64_t n_done = run->progress.n_chunks - run->n_seen; // chunks done before a restart
+        // The number of chunks, from the start of this batch on, that an earlier start has added already.
+        const uint64_t n_done = run->progress.n_chunks - run->n_seen;
         const int first = n_done < (uint64_t)batch->n_chunks ? (int)n_done : batch->n_chunks;
         enum status next_status;
         run->n_seen += (uint64_t)batch->n_chunks;
@@ -357,12 +369,12 @@ static enum status tokenize_batches(struct run *run) {
     return STATUS_OK;
 }
 
-// ---- a run
+// ---- the whole run
 
 static uint64_t total_bytes(const struct text_sources *sources) {
     uint64_t bytes = 0;
     for (int i = 0; i < sources->n; i++) {
-        if (sources->list[i].modified_ns == 0) // a pipe
+        if (sources->list[i].modified_ns == 0) // the source is a pipe
             return 0;
         bytes += sources->list[i].bytes;
     }
@@ -387,7 +399,7 @@ static enum status tokenize(struct run *run) {
         return FAIL(STATUS_INVALID, "train tokenize: %s contains no text", run->sources->list[0].path);
     if (run->options->held_out == 0 || text_sources_are_sized(run->sources))
         return STATUS_OK;
-    run->has_record = false; // tokens in the finished shards move to val
+    run->has_record = false; // the record is wrong once tokens of finished shards move to val
     return output_hold_out(output, run->options->held_out, run->tokenizer);
 }
 
@@ -443,7 +455,7 @@ enum status texts_tokenize(const struct tokenize_options *options, const struct 
     if (status != STATUS_OK) {
         output_abandon(&run.output, run.has_record);
         if (run.has_record)
-            log_info("%s: the same command keeps the finished shards once the cause is removed",
+            log_info("%s: remove the cause and run the same command again; it keeps the finished shards",
                      options->out);
     } else {
         documents_warn_of_markers(run.progress.n_markers, "encoded");

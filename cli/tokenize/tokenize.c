@@ -1,4 +1,4 @@
-// ./train tokenize TEXT... --out DIR
+// ./train tokenize TEXT... --out DIR: writes texts, or token ids without a header, as token shards.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -31,49 +31,52 @@ static const struct arg flags[] = {
     {"--field", ARG_STRING, &options.field, 0, 0,
      "all inputs are JSON Lines, and this member of each line's object is the text (\"text\")"},
     {"--raw", ARG_FLAG, &options.raw, 0, 0,
-     "the files hold token ids without a header (nanoGPT's .bin); val in a file's name: for validation"},
+     "the files hold token ids without a header (nanoGPT's .bin); those named *val* are for validation"},
     {"--dtype", ARG_STRING, &options.dtype, 0, 0,
-     "uint16 or uint32: of the ids of --raw (uint16); else of the shards (uint16 up to 65536 ids)"},
-    {"--force", ARG_FLAG, &options.force, 0, 0, "overwrite files of --out that tokenize did not write"},
+     "uint16 or uint32: dtype of the ids in --raw files (uint16) or, without --raw, in the shards "
+     "(uint16 for a tokenizer of at most 65536 ids)"},
+    {"--force", ARG_FLAG, &options.force, 0, 0, "overwrite files in --out that tokenize did not write"},
     {"--shard-tokens", ARG_INTEGER, &options.shard_tokens, 1, 1e9, "tokens per shard (100000000)"},
 };
 
-// ---- token ids without a header
+// ---- --raw: token ids without a header
 
 struct raw {
-    const struct tokenizer *tokenizer; // NULL: unknown
+    const struct tokenizer *tokenizer; // the one that made the ids; NULL: unknown
     const char *tokenizer_path;
     size_t token_bytes; // 2 or 4
 };
 
-// Checks that ids are valid. Without a tokenizer, 4-byte ids must be within the largest vocabulary, so that
-// files of another kind fail early.
+// Checks that all ids are below the tokenizer's number of ids; without a tokenizer, below TOKENIZER_MAX_IDS,
+// so that files of another kind fail early.
+//   first   index of the first of these tokens in the file
 static enum status check_ids(const struct raw *raw, const char *path, const int32_t *tokens, size_t n,
                              uint64_t first) {
     const uint32_t n_ids = (uint32_t)(raw->tokenizer ? tokenizer_n_ids(raw->tokenizer) : TOKENIZER_MAX_IDS);
     for (size_t i = 0; i < n; i++)
         if ((uint32_t)tokens[i] >= n_ids)
-            return FAIL(STATUS_INVALID, "%s: token %llu is %u, but %s has the ids 0 to %u: it is %s", path,
+            return FAIL(STATUS_INVALID, "%s: token %llu is %u, but %s has the ids 0 to %u: the file %s", path,
                         (unsigned long long)(first + i), (unsigned)tokens[i],
                         raw->tokenizer ? raw->tokenizer_path : "the largest vocabulary", (unsigned)n_ids - 1,
-                        raw->tokenizer ? "another tokenizer's" : "no file of ids of this --dtype");
+                        raw->tokenizer ? "is of another tokenizer" : "does not hold ids of this --dtype");
     return STATUS_OK;
 }
 
 static size_t read_ids(const struct raw *raw, const char *bytes, size_t n, int32_t *ids) {
     for (size_t i = 0; i < n / raw->token_bytes; i++) {
-        uint32_t id = 0; // little-endian
+        uint32_t id = 0; // the bytes of ids are little-endian
         memcpy(&id, bytes + i * raw->token_bytes, raw->token_bytes);
         ids[i] = (int32_t)id;
     }
     return n / raw->token_bytes;
 }
 
-#define LEAST_TEXT 64 // bytes; token ids are hardly ever text for this long
+#define LEAST_TEXT 64 // bytes; token ids of this size or more hardly ever look like text
 
-// Refuses files of other kinds for --raw. Ids have no header, so any file of an even size could be ids. Small
-// ids look like UTF-16, and a few ids may look like text; both are accepted. Files with a known signature and
-// longer texts are accepted only if --dtype is given too.
+// Refuses files for --raw that are not token ids. Ids have no header, so any file of an even size could be
+// ids. Small ids look like UTF-16, and a few ids may look like text; both are accepted. Longer texts, and
+// files with a known signature, are accepted only if --dtype is given. Token shards are always refused.
+//   start   the first n bytes of the file
 static enum status refuse_other_kinds(const struct raw *raw, const char *path, const char *start, size_t n) {
     const enum file_kind kind = file_kind_of(start, n);
     if (kind == FILE_KIND_SHARD)
@@ -88,7 +91,7 @@ static enum status refuse_other_kinds(const struct raw *raw, const char *path, c
     }
     char expected[100];
     snprintf(expected, sizeof expected,
-             "token ids of %zu bytes without a header (if it holds some, give --dtype too)",
+             "token ids of %zu bytes without a header (if the file does hold ids, add --dtype)",
              raw->token_bytes);
     return file_kind_refuse(kind, path, "", expected);
 }
@@ -103,8 +106,8 @@ static enum status add_stream(const struct raw *raw, struct split_writer *split,
             TRY(refuse_other_kinds(raw, path, bytes, n));
         if (n % raw->token_bytes != 0)
             return FAIL(STATUS_INVALID,
-                        "%s has %llu bytes, which is no multiple of %zu: expected tokens of %zu bytes", path,
-                        (unsigned long long)(counts->bytes + n), raw->token_bytes, raw->token_bytes);
+                        "%s has %llu bytes, which is not a multiple of %zu: expected tokens of %zu bytes",
+                        path, (unsigned long long)(counts->bytes + n), raw->token_bytes, raw->token_bytes);
         const size_t n_ids = read_ids(raw, bytes, n, ids);
         TRY(check_ids(raw, path, ids, n_ids, counts->tokens));
         TRY(split_add(split, ids, n_ids));
@@ -141,7 +144,7 @@ static enum status tokenize_raw(const struct tokenizer *tokenizer, const char *c
     if (tokenizer)
         identity = tokenizer_identify(tokenizer, options.tokenizer_path);
     output_init(&output, &options, &identity);
-    output_abandon(&output, false); // remove the files of a killed process
+    output_abandon(&output, false); // removes the files of a process that was killed
     struct source_counts *counts = allocate((size_t)n_paths, sizeof *counts);
     char *folder = output_unfinished_path(options.out, "");
     enum status status = file_make_folders(folder);
@@ -200,10 +203,11 @@ static enum status check_dtype(const struct tokenizer *tokenizer) {
     if (!options.dtype)
         return STATUS_OK;
     if (strcmp(options.dtype, "uint16") != 0 && strcmp(options.dtype, "uint32") != 0)
-        return FAIL(STATUS_INVALID, "train tokenize: --dtype %s, expected uint16 or uint32", options.dtype);
+        return FAIL(STATUS_INVALID, "train tokenize: unknown --dtype %s, expected uint16 or uint32",
+                    options.dtype);
     if (strcmp(options.dtype, "uint16") == 0 && !options.raw &&
         tokenizer_n_ids(tokenizer) > SHARD_MOST_IDS_16)
-        return FAIL(STATUS_INVALID, "%s has %d ids, and --dtype uint16 holds %d; leave --dtype out",
+        return FAIL(STATUS_INVALID, "%s has %d ids, but uint16 can hold only %d; leave out --dtype uint16",
                     options.tokenizer_path, tokenizer_n_ids(tokenizer), SHARD_MOST_IDS_16);
     return STATUS_OK;
 }
@@ -216,9 +220,10 @@ static enum status check_arguments(int n_paths) {
     if (missing)
         return FAIL(STATUS_INVALID, "train tokenize: %s is missing; see: train help tokenize", missing);
     if (options.raw && (options.held_out > 0 || options.end_of_text || options.field))
-        return FAIL(STATUS_INVALID, "train tokenize: --raw copies token ids and takes none of --split, "
-                                    "--end-of-text and --field; name "
-                                    "the validation file with val, or train with data.val_split");
+        return FAIL(STATUS_INVALID,
+                    "train tokenize: --raw copies token ids and takes none of --split, "
+                    "--end-of-text and --field; give the validation file a name with \"val\", "
+                    "or train with data.val_split");
     return STATUS_OK;
 }
 
@@ -230,8 +235,8 @@ static enum status tokenize_texts(const char *const *paths, int n_paths, const s
     return status;
 }
 
-// Locks the folder, because two processes must not write the same shards. The folder itself is locked, so
-// that no lock file remains. File systems without locks are accepted.
+// Creates the folder --out and locks it, because two processes must not write the same shards. The folder
+// itself is locked, so that no lock file remains. If the file system has no locks, continues without one.
 static enum status lock_folder(int *descriptor) {
     TRY(file_make_folders(options.out));
     *descriptor = open(options.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -250,9 +255,10 @@ static enum status tokenize(const char *const *paths, int n_paths) {
         TRY(tokenizer_load(options.tokenizer_path, &tokenizer));
     enum status status = check_dtype(tokenizer);
     if (status == STATUS_OK && tokenizer && !options.raw && tokenizer_n_lost_bytes(tokenizer) > 0)
-        log_warning("%s has no token for %d of the 256 bytes: characters with them are left out, as in other "
-                    "programs that use it",
-                    options.tokenizer_path, tokenizer_n_lost_bytes(tokenizer));
+        log_warning(
+            "%s has no token for %d of the 256 bytes: characters with these bytes are left out, as by "
+            "other programs with this tokenizer",
+            options.tokenizer_path, tokenizer_n_lost_bytes(tokenizer));
     const size_t first_missing = file_first_missing(options.out);
     if (status == STATUS_OK)
         status = lock_folder(&lock);
@@ -284,16 +290,15 @@ const struct command command_tokenize = {
         "TEXT... --out DIR --tokenizer FILE [--split 0.05] [--end-of-text] [--field text] | --raw FILE... "
         "--out DIR",
     .summary = "tokenize text files into token shards, with a validation split",
-    .details = "TEXT is a file, a folder (all files in it) or - (standard input); gzip and zstd are "
-               "unpacked. A file is\n"
-               "one document, preceded by end-of-text; with --end-of-text, <|endoftext|> in it separates "
-               "documents.\n"
-               "Files named .jsonl, .ndjson or .json, and all with --field, hold one JSON object per line: a "
-               "document\n"
-               "each. After an interruption the same command keeps the shards that were finished.",
+    .details =
+        "TEXT is a file, a folder (all files in it) or - (standard input); gzip and zstd are unpacked.\n"
+        "A file is one document, preceded by end-of-text; with --end-of-text, <|endoftext|> in it\n"
+        "separates documents. Files named .jsonl, .ndjson or .json, and all files with --field, hold one\n"
+        "JSON object per line, each a document. After an interruption, the same command keeps the\n"
+        "shards that were finished.",
     .examples = "Make shards of a text, with the last 5 % for validation.\n"
                 "./train tokenize book.txt --tokenizer book.tiktoken --split 0.05 --out shards\n"
-                "Read the field of packed JSON Lines.\n"
+                "Read one field of compressed JSON Lines.\n"
                 "./train tokenize dump.jsonl.zst --field text --tokenizer gpt2.tiktoken --out shards\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,

@@ -1,6 +1,6 @@
-// Internal to ./train tokenize: its flags, and the token shards that it writes. Until all shards are
-// complete, they are in OUT/tokenize.unfinished, with a record of their inputs. A shard gets its final name
-// there when it is finished, so that the same command keeps it after a kill.
+// Internal to ./train tokenize: its options, and the token shards that it writes. Until all shards are
+// complete, they are in OUT/tokenize.unfinished, with a record of their inputs. After a kill, the same
+// command continues with the shards that are finished there.
 #ifndef ZERO_CLI_TOKENIZE_TOKENIZE_H
 #define ZERO_CLI_TOKENIZE_TOKENIZE_H
 
@@ -9,19 +9,19 @@
 #include "data/tokenizer/tokenizer.h"
 
 struct tokenize_options {
-    const char *out, *tokenizer_path; // tokenizer_path: NULL only with `raw`
+    const char *out, *tokenizer_path; // --out, --tokenizer. tokenizer_path is NULL only with `raw`
     const char *field;                // --field, for JSON Lines; NULL: not given
-    const char *dtype;                // "uint16", "uint32"; NULL: not given
-    double held_out;
-    int64_t shard_tokens;
+    const char *dtype;                // --dtype: "uint16" or "uint32"; NULL: not given
+    double held_out;                  // --split: fraction of the text for validation
+    int64_t shard_tokens;             // tokens per shard
     bool end_of_text, raw, force;
 };
 
-// The counts of a split so far; a restart continues from them.
+// Counts of what has been added to a split so far. A restart continues from them.
 struct split_counts {
-    uint64_t n_tokens, n_bytes, n_documents;
-    uint64_t n_kept;   // tokens in the finished shards
-    uint64_t is_ended; // the split is complete
+    uint64_t n_tokens, n_bytes, n_documents; // n_bytes: bytes of the text that the tokens stand for
+    uint64_t n_kept;                         // tokens in the finished shards
+    uint64_t is_ended;                       // 1: the split is complete
 };
 // One split being written, shard by shard.
 struct split_writer {
@@ -29,7 +29,7 @@ struct split_writer {
     const char *folder;
     size_t shard_tokens, token_bytes;
     struct tokenizer_identity tokenizer; // recorded in each shard
-    struct shard_writer shard;           // the last shard, while it is open
+    struct shard_writer shard;           // the shard that is being written, if is_open
     bool is_open;
     struct split_counts counts;
 };
@@ -37,12 +37,12 @@ struct output {
     const char *folder;
     struct split_writer train, val;
 };
-// The counts of a source; bytes and checksum are those of its file.
+// What a source contains. `bytes` and `checksum` are those of its file, which may be compressed.
 struct source_counts {
     uint64_t documents, text_bytes, tokens;
     uint64_t bytes, checksum;
 };
-// The inputs of the shards, as recorded in meta.json.
+// What meta.json records about the inputs of the shards.
 struct meta {
     const struct tokenizer *tokenizer; // NULL: not known (--raw)
     const char *tokenizer_path;
@@ -55,36 +55,45 @@ struct meta {
 // requests it.
 void output_init(struct output *output, const struct tokenize_options *options,
                  const struct tokenizer_identity *tokenizer);
-// Adds tokens. Tokens of finished shards that were kept (counts.n_kept) are only counted.
+// Appends tokens to the split. The first counts.n_kept tokens of the split are in finished shards already,
+// so they are counted but not written.
 enum status split_add(struct split_writer *split, const int32_t *ids, size_t n) MUST_CHECK;
-// Finishes the last shard.
+// Ends the split: finishes its last shard.
 enum status split_end(struct split_writer *split) MUST_CHECK;
-// Whether the shards of the first counts.n_kept tokens exist, all complete.
+// Returns true if all shards of the first counts.n_kept tokens exist and are complete.
 bool split_is_kept(const struct split_writer *split);
+// Logs the counts of the split.
 void split_report(const struct split_writer *split);
 
-// Moves the fraction `held_out` from the end of `train` to `val`. The cut is at the next start of a document,
-// or inside a single document. `train` must have ended, and `val` must be empty.
+// Moves about the fraction `held_out` from the end of `train` to `val`. The cut is at the first document that
+// begins in this fraction; if there is none, at the last document. A single document is cut at the fraction.
+// `train` must have ended, and `val` must be empty.
 enum status output_hold_out(struct output *output, double held_out,
                             const struct tokenizer *tokenizer) MUST_CHECK;
-// Moves the shards to the folder, removes other shards of an earlier run, and writes meta.json.
+// Moves the shards to the folder OUT, removes other shards there, which an earlier run wrote, and writes
+// meta.json.
 enum status output_publish(struct output *output, const struct meta *meta) MUST_CHECK;
-// XXH3 of a file.
+// Computes the XXH3 checksum of a file.
 enum status meta_checksum(const char *path, uint64_t *checksum) MUST_CHECK;
-// Closes the open shards. Removes all shards, unless `keep` keeps the finished ones for a restart.
+// Ends an output that is not published: removes the shards that are being written.
+//   keep   keep the finished shards and the record, for a restart; false: remove OUT/tokenize.unfinished
 void output_abandon(struct output *output, bool keep);
-// The number of a split's shard from its file name ("train-00002.bin"), or -1 for another name.
+// Returns the index of a split's shard from its file name: 2 for "train-00002.bin" and "train"; -1 for other
+// names.
 int output_shard_index(const char *name, const char *split);
-// "FOLDER/tokenize.unfinishedNAME"
+// Returns a path, to be freed: FOLDER/tokenize.unfinished if `name` is ""; a file in it if `name` begins with
+// "/".
 char *output_unfinished_path(const char *folder, const char *name);
 
-// Shows progress: on a terminal one line that is redrawn, elsewhere one line per minute.
+// When progress was shown, and what is needed to show speed and time left.
 struct tokenize_shown {
-    double began_s, shown_s;           // base/clock.h
-    uint64_t began_bytes, total_bytes; // bytes of the files; total_bytes 0: unknown
+    double began_s, shown_s; // clock_monotonic_s at the start and at the last update
+    uint64_t began_bytes;    // bytes that were read before began_s
+    uint64_t total_bytes;    // bytes of all files; 0: unknown
 };
-//   done    bytes read of all files
-//   tokens  tokens of all splits so far
+// Shows progress: on a terminal as one line that is redrawn, elsewhere as a message once per minute.
+//   done     bytes read so far, of all files
+//   tokens   tokens so far, of both splits
 void tokenize_show(struct tokenize_shown *shown, uint64_t done, uint64_t tokens);
 
 // Tokenizes the sources into shards and publishes them.

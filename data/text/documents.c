@@ -1,4 +1,4 @@
-// See data/text/documents.h.
+// Iterates over the documents of plain text and of JSON Lines.
 #include "data/text/documents.h"
 
 #include <stdlib.h>
@@ -95,10 +95,10 @@ void documents_warn_of_encoding(const struct text_source *source, const struct t
     const enum file_kind kind = is_utf_16 ? FILE_KIND_TEXT_UTF_16 : FILE_KIND_TEXT_8_BIT;
     char *advice = file_kind_advice(kind, path);
     if (byte == 0 && !is_utf_16)
-        log_warning("%s is not text: there is a zero byte at offset %llu. It is %s as bytes", path, offset,
-                    use);
+        log_warning("%s is not text: there is a zero byte at offset %llu. Its bytes are %s as they are", path,
+                    offset, use);
     else
-        log_warning("%s is not UTF-8%s%s: byte 0x%02x at offset %llu. It is %s as bytes; %s", path,
+        log_warning("%s is not UTF-8%s%s: byte 0x%02x at offset %llu. Its bytes are %s as they are; %s", path,
                     is_utf_16 ? " but " : "", is_utf_16 ? file_kind_name(kind) : "", byte, offset, use,
                     advice);
     free(advice);
@@ -111,7 +111,7 @@ void documents_warn_of_markers(uint64_t n, const char *use) {
                     (unsigned long long)n, n == 1 ? "" : "s", use);
 }
 
-// ---- all parts of all sources
+// ---- reading the documents of all sources
 
 struct pass {
     const struct text_sources *sources;

@@ -1,4 +1,4 @@
-// See data/text/input.h. Reads the file one block at a time; a decompressor, if any, reads from the block.
+// Reads a file one block at a time. If the file is compressed, zlib or zstd decompresses it from the block.
 #include "data/text/input.h"
 
 #include <errno.h>
@@ -22,13 +22,16 @@ struct text_input {
     char *path;
     const char *name;
     int descriptor;
-    char *block; // (BLOCK_BYTES) bytes [at, n) are unused so far
+    char *block; // (BLOCK_BYTES) bytes of the file, as stored; those in [at, n) have not been used yet
     size_t at, n;
     bool at_end; // the file has been read to its end
-    char *start; // (FILE_KIND_START_BYTES) the text's first bytes; [start_at, start_n) are unread
-    size_t start_at, start_n, mark_bytes;
-    enum file_kind kind; // of the text
-    uint64_t file_bytes;
+    // (FILE_KIND_START_BYTES) the text's first start_n bytes, read when the file was opened.
+    // text_input_read has not returned [start_at, start_n) yet.
+    char *start;
+    size_t start_at, start_n;
+    size_t mark_bytes;   // length of the byte-order mark
+    enum file_kind kind; // of the decompressed text
+    uint64_t file_bytes; // bytes of the file, as stored, read so far
     XXH3_state_t *checksum;
     bool in_frame; // inside a gzip member or a zstd frame
     bool in_gzip;  // zlib's state is initialized
@@ -36,11 +39,12 @@ struct text_input {
     ZSTD_DStream *zstd;
 };
 
-// ---- the file
+// ---- opening and reading the file
 
 static enum status read_block(struct text_input *input) {
     input->at = input->n = 0;
-    while (!input->at_end && input->n < FILE_KIND_START_BYTES) { // a pipe may return fewer bytes
+    // A loop, because one read from a pipe may return fewer than FILE_KIND_START_BYTES bytes.
+    while (!input->at_end && input->n < FILE_KIND_START_BYTES) {
         const ssize_t got = read(input->descriptor, input->block + input->n, BLOCK_BYTES - input->n);
         if (got < 0 && errno == EINTR)
             continue;
@@ -108,7 +112,8 @@ enum status text_input_open(const char *path, struct text_input **out) {
     input->block = allocate(BLOCK_BYTES, 1);
     input->start = allocate(FILE_KIND_START_BYTES, 1);
     input->checksum = XXH3_createState();
-    enum status status = input->checksum ? open_file(input) : FAIL(STATUS_FAILED, "cannot hash %s", path);
+    enum status status =
+        input->checksum ? open_file(input) : FAIL(STATUS_FAILED, "out of memory to read %s", path);
     if (status == STATUS_OK)
         XXH3_64bits_reset(input->checksum);
     if (status == STATUS_OK)
@@ -139,7 +144,7 @@ void text_input_close(struct text_input *input) {
     free(input);
 }
 
-// ---- unpacking
+// ---- decompression
 
 static enum status damaged(const struct text_input *input, const char *packing, const char *reason) {
     return FAIL(STATUS_INVALID,
@@ -154,7 +159,8 @@ static enum status ends_early(const struct text_input *input, const char *packin
                 input->name, (unsigned long long)input->file_bytes, packing);
 }
 
-// gzip files may have padding zeros between members.
+// Skips zero bytes, which may pad a gzip member, and begins the next member.
+//   at_end   [out] the file has no more members
 static enum status next_member(struct text_input *input, bool *at_end) {
     for (;; input->at++) {
         TRY(need_bytes(input));
@@ -165,7 +171,7 @@ static enum status next_member(struct text_input *input, bool *at_end) {
     if (*at_end)
         return STATUS_OK;
     if (inflateReset(&input->gzip) != Z_OK)
-        return damaged(input, "gzip", "zlib cannot go on");
+        return damaged(input, "gzip", "zlib cannot continue");
     input->in_frame = true;
     return STATUS_OK;
 }
@@ -190,7 +196,7 @@ static enum status read_gzip(struct text_input *input, char *out, size_t room, s
         if (result == Z_MEM_ERROR)
             return FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
         if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-            return damaged(input, "gzip", input->gzip.msg ? input->gzip.msg : "not a member of gzip");
+            return damaged(input, "gzip", input->gzip.msg ? input->gzip.msg : "not valid gzip data");
         input->in_frame = result != Z_STREAM_END;
     }
     return STATUS_OK;
@@ -200,7 +206,8 @@ static enum status read_zstd(struct text_input *input, char *out, size_t room, s
     ZSTD_outBuffer to = {out, room, 0};
     while (to.pos == 0) {
         TRY(need_bytes(input));
-        // Continue at the end of the file: the decompressor may hold text that had no room before.
+        // At the end of the file, the decompressor may still hold text that did not fit into `out` before. So
+        // it is also called there.
         const bool at_end = input->at == input->n;
         ZSTD_inBuffer from = {input->block + input->at, input->n - input->at, 0};
         if (at_end && !input->in_frame)
@@ -210,7 +217,7 @@ static enum status read_zstd(struct text_input *input, char *out, size_t room, s
         if (ZSTD_isError(result) && ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge)
             return FAIL(
                 STATUS_INVALID,
-                "%s was packed with a window of more than 128 MiB; unpack it first: unzstd --long=31 %s",
+                "%s was packed with a zstd window of more than 128 MiB; unpack it first: unzstd --long=31 %s",
                 input->name, input->path);
         if (ZSTD_isError(result))
             return damaged(input, "zstd", ZSTD_getErrorName(result));

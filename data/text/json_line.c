@@ -1,4 +1,5 @@
-// cJSON parses the line. Its strings end at a zero byte, so lines with \u0000 need extra work.
+// cJSON parses the line. Its strings end at the first zero byte. So lines with \u0000 are parsed twice, by
+// read_with_nuls.
 #include "data/text/json_line.h"
 
 #include <stdbool.h>
@@ -22,12 +23,13 @@ struct line {
 static enum status parse(const struct line *line, const char *text, cJSON **root) {
     const char *end = text;
     *root = cJSON_ParseWithLengthOpts(text, line->n, &end, false);
-    // cJSON's end points into `text`, which may be a copy.
     if (!*root || !text_is_blank(end, (size_t)(text + line->n - end))) {
         cJSON_Delete(*root);
         *root = NULL;
         if (text_is_blank(line->text, line->n))
-            return FAIL(STATUS_INVALID, "%s:%llu is empty, expected a JSON object", PLACE(line));
+            return FAIL(STATUS_INVALID, "%s:%llu: the line is empty, expected a JSON object", PLACE(line));
+        // `end` points into `text`, which may be a copy of the line; the message needs the position in the
+        // line.
         return json_syntax_error(line->text, line->n, line->text + (end - text), line->path, line->number);
     }
     if (cJSON_IsObject(*root))
@@ -36,8 +38,7 @@ static enum status parse(const struct line *line, const char *text, cJSON **root
     cJSON_Delete(*root);
     *root = NULL;
     return FAIL(STATUS_INVALID, "%s:%llu: expected a JSON object, as in {\"%s\": \"...\"}%s", PLACE(line),
-                line->field,
-                is_list ? "; a list has one per line after: jq -c '.[]' FILE.json > FILE.jsonl" : "");
+                line->field, is_list ? "; convert a JSON list: jq -c '.[]' FILE.json > FILE.jsonl" : "");
 }
 
 static const cJSON *last_member(const cJSON *object, const char *name) {
@@ -51,13 +52,14 @@ static enum status no_text(const struct line *line, const cJSON *root, const cJS
     const cJSON *item;
     int n = 0;
     if (found)
-        return FAIL(STATUS_INVALID, "%s:%llu: \"%s\" is %s, expected a string; correct or remove the line",
-                    PLACE(line), line->field, cJSON_IsNull(found) ? "null" : "not a string");
+        return FAIL(STATUS_INVALID, "%s:%llu: \"%s\" is %s; correct or remove the line", PLACE(line),
+                    line->field, cJSON_IsNull(found) ? "null, expected a string" : "not a string");
     cJSON_ArrayForEach(item, root) if (n++ < 8)
         text_add(&names, "%s\"%.40s\"", n > 1 ? ", " : "", item->string);
-    const enum status status =
-        FAIL(STATUS_INVALID, "%s:%llu has no \"%s\", only: %s%s; name the text's with --field", PLACE(line),
-             line->field, n ? names.data : "nothing", n > 8 ? ", ..." : "");
+    const enum status status = FAIL(STATUS_INVALID,
+                                    "%s:%llu: the object has no member \"%s\" (its members: %s%s); name the "
+                                    "member that holds the text with --field",
+                                    PLACE(line), line->field, n ? names.data : "none", n > 8 ? ", ..." : "");
     text_free(&names);
     return status;
 }
@@ -75,7 +77,7 @@ static enum status read_member(const struct line *line, const char *text, struct
     return status;
 }
 
-// ---- \u0000
+// ---- lines with \u0000
 
 #define NUL_ESCAPE "\\u0000"
 
@@ -88,8 +90,8 @@ static char *replace_nuls(const struct line *line, char digit) {
     return copy;
 }
 
-// Reads a member with zero bytes: twice, each time with another character in their place. Where the results
-// differ, there was a zero byte.
+// Reads the text of a line that contains \u0000. Parses the line twice, each time with another character in
+// place of \u0000. Where the two results differ, the text has a zero byte.
 static enum status read_with_nuls(const struct line *line, struct text *out) {
     char *one = replace_nuls(line, '1'), *two = replace_nuls(line, '2');
     struct text other = {0};

@@ -1,4 +1,4 @@
-// See data/text/reader.h. Text after a batch's last cut is carried over to the next batch.
+// Cuts text into chunks. The text after the last chunk of a batch is carried over to the next batch.
 #include "data/text/reader.h"
 
 #include <stdlib.h>
@@ -12,11 +12,11 @@
 #include "data/tokenizer/encode.h"
 
 #define CHUNK_BYTES  ((size_t)1 << 18)
-#define SMALL_CHUNKS 4 // limit on chunks per batch with small files, relative to chunks of CHUNK_BYTES
-#define LONGEST_LINE ((size_t)256 << 20) // in JSON Lines
-#define LONGEST_WORD ((size_t)4 << 20)
-// The end of a pre-token is certain once this many bytes follow: more than a pattern looks ahead, and more
-// than the length of a marker.
+#define SMALL_CHUNKS 4 // a batch of small files has at most 4 times the chunks of a batch of one large file
+#define LONGEST_LINE ((size_t)256 << 20) // maximum bytes of a line of JSON Lines
+#define LONGEST_WORD ((size_t)4 << 20)   // maximum bytes of a pre-token where no boundary is found
+// If at least this many bytes follow a pre-token, text appended to them cannot move the pre-token's end. This
+// is more than any pattern looks ahead, and more than the length of CORPUS_END_OF_TEXT.
 #define LOOKAHEAD 16
 
 struct text_reader {
@@ -25,15 +25,15 @@ struct text_reader {
     struct text_split split;
     bool documents;
     size_t target;
-    struct text_input *input; // of the source at `at`; NULL: not open yet
+    struct text_input *input; // the open file of source at.source; NULL: not open yet
     // The position of the first text that is not in a chunk yet.
     struct position {
         int source;             // index; sources->n at the end
-        uint64_t offset, lines; // in the source's text (unpacked)
+        uint64_t offset, lines; // bytes and line feeds before it in the source's (decompressed) text
         bool starts_document;   // a document starts at `offset`
     } at;
-    struct text carry;   // text already read from there on
-    uint64_t file_bytes; // bytes of the files before
+    struct text carry;   // text read from `at` on that is not in a chunk yet
+    uint64_t file_bytes; // stored bytes of all files before source at.source
 };
 
 struct text_reader *text_reader_new(const struct text_sources *sources, struct token_rules rules,
@@ -63,7 +63,7 @@ void text_batch_free(struct text_batch *batch) {
     *batch = (struct text_batch){0};
 }
 
-// ---- chunks
+// ---- cutting chunks
 
 static bool is_held_out(const struct text_reader *reader) {
     const struct text_split *split = &reader->split;
@@ -105,9 +105,11 @@ static enum status too_long(const struct text_reader *reader, const char *what, 
                 (unsigned long long)reader->at.offset, advice);
 }
 
-// Returns the first certain end of a pre-token from CHUNK_BYTES on, or 0 if more text is needed. For text
-// without a boundary, such as minified code. Text still to be normalized may have other pre-tokens then; it
-// counts as one word.
+// Cuts text in which tokenizer_next_boundary finds no boundary soon enough, such as minified code. Cuts at
+// the first end of a pre-token that is at or after CHUNK_BYTES and not inside an added token. Text that NFC
+// may change counts as one pre-token, because normalization may change where its pre-tokens end.
+//   last   true: nothing follows these n bytes
+//   cut    [out] length of the chunk; 0: more text is needed, because it could move that end
 static enum status cut_between_words(const struct text_reader *reader, const char *text, size_t n, bool last,
                                      size_t *cut) {
     const bool is_whole = reader->rules.nfc && utf8_may_normalize(text, n);
@@ -124,8 +126,9 @@ static enum status cut_between_words(const struct text_reader *reader, const cha
     return STATUS_OK;
 }
 
-// Returns the length of the chunk that begins at `text`, or 0 if more text is needed.
-//   last   nothing follows these n bytes
+// Finds the length of the chunk of plain text that begins at `text`.
+//   last   true: nothing follows these n bytes
+//   cut    [out] the length; 0: more text is needed
 static enum status cut_plain(const struct text_reader *reader, const char *text, size_t n, bool last,
                              size_t *cut) {
     *cut = last ? n : 0;
@@ -163,7 +166,7 @@ static enum status cut_chunks(struct text_reader *reader, struct text_batch *bat
     return STATUS_OK;
 }
 
-// ---- sources
+// ---- reading sources
 
 static void end_source(struct text_reader *reader, struct text_batch *batch) {
     const uint64_t bytes = text_input_file_bytes(reader->input);
@@ -176,10 +179,10 @@ static void end_source(struct text_reader *reader, struct text_batch *batch) {
     reader->at = (struct position){.source = reader->at.source + 1, .starts_document = true};
 }
 
-// Appends more text of the source to the batch, and cuts it into chunks. Stops at the split point.
+// Appends more text of the current source to the batch, and cuts it into chunks. Stops at the split point.
 static enum status read_source(struct text_reader *reader, struct text_batch *batch) {
     const size_t begin = batch->n, carried = reader->carry.length;
-    // Reads at least as much as was carried over, so that the buffer of a long line grows by doubling.
+    // Read at least as many bytes as were carried over, so that the buffer of a long line grows by doubling.
     size_t room = reader->target > begin ? reader->target - begin : 0;
     room = room > CHUNK_BYTES ? room : CHUNK_BYTES;
     room = room > 2 * carried ? room : 2 * carried;
@@ -191,7 +194,7 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
     }
     if (batch->capacity < begin + room)
         batch->bytes = reallocate(batch->bytes, batch->capacity = begin + room, 1);
-    // The split point may be in the carried text.
+    // The split point may be in the carried text. `rest` is the carried text after it.
     const size_t used = carried < room ? carried : room;
     memcpy(batch->bytes + begin, reader->carry.data ? reader->carry.data : "", used);
     struct text rest = {0};
@@ -218,7 +221,8 @@ enum status text_reader_next(struct text_reader *reader, struct text_batch *batc
     batch->n = 0;
     batch->n_chunks = batch->n_ends = 0;
     const int most_chunks = SMALL_CHUNKS * (int)(reader->target / CHUNK_BYTES + 1);
-    // A source may end without a chunk. A batch ends after a chunk, or after all sources.
+    // Read sources until the batch is full. A source may be empty, so go on until the batch has a chunk or
+    // all sources have ended.
     while (reader->at.source < reader->sources->n &&
            ((batch->n < reader->target && batch->n_chunks < most_chunks) || batch->n_chunks == 0)) {
         if (!reader->input)
@@ -226,7 +230,7 @@ enum status text_reader_next(struct text_reader *reader, struct text_batch *batc
         const size_t before = batch->n;
         const int source = reader->at.source;
         TRY(read_source(reader, batch));
-        // The rest of this source does not fit in the batch.
+        // The next chunk of this source does not fit into the batch.
         if (batch->n == before && reader->at.source == source && batch->n_chunks > 0)
             break;
     }

@@ -1,5 +1,5 @@
-// See data/text/sources.h. The start of each file is checked before any file is read, so that a file of
-// another kind is refused at once and not after hours.
+// Finds the files of a corpus. The start of each file is checked before any file is read, so that a file
+// that is not text is refused at once and not after hours.
 #include "data/text/sources.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 #include "data/corpus.h"
 #include "data/text/input.h"
 
-#define DEEPEST 64 // levels of folders
+#define DEEPEST 64 // maximum levels of subfolders
 
 static bool ends_with(const char *name, size_t length, const char *suffix) {
     const size_t n = strlen(suffix);
@@ -59,7 +59,7 @@ static enum status add(struct text_sources *sources, const char *path, bool json
         TRY(look_at(&source, path, &info));
     for (int i = 0; is_stdin && i < sources->n; i++)
         if (strcmp(sources->list[i].path, "-") == 0)
-            return FAIL(STATUS_INVALID, "- is given twice, but standard input can be read once only");
+            return FAIL(STATUS_INVALID, "- is given twice, but standard input can be read only once");
     RESERVE(sources->list, sources->n + 1, sources->capacity);
     source.path = copy_string(path);
     sources->list[sources->n++] = source;
@@ -120,24 +120,25 @@ void text_sources_free(struct text_sources *sources) {
     *sources = (struct text_sources){0};
 }
 
-// ---- the split
+// ---- splitting off held-out text
 
 struct text_file {
+    const char *path;
     int descriptor;
-    uint64_t first; // byte of the text in the file
+    uint64_t first; // offset in the file at which the text begins
 };
 
 static enum status read_file(void *context, uint64_t offset, size_t n, char *out) {
     const struct text_file *file = context;
     const int error = file_read_at(file->descriptor, file->first + offset, n, out);
-    return error ? FAIL(STATUS_FAILED, "cannot read a text: %s",
+    return error ? FAIL(STATUS_FAILED, "cannot read %s: %s", file->path,
                         error == FILE_READ_SHORT ? "it was truncated while in use" : strerror(error))
                  : STATUS_OK;
 }
 
 static enum status split_point(const struct text_source *source, uint64_t wanted, bool documents,
                                uint64_t *point) {
-    struct text_file file = {.first = source->mark_bytes};
+    struct text_file file = {.path = source->path, .first = source->mark_bytes};
     TRY(file_open_regular(source->path, O_RDONLY, &file.descriptor));
     enum status status =
         corpus_split_point(&(struct corpus_bytes){read_file, &file, source->bytes}, wanted, documents, point);

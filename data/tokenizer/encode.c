@@ -22,7 +22,7 @@
 
 enum kind { KIND_OTHER, KIND_LETTER, KIND_NUMBER, KIND_SPACE };
 
-// Unicode's White_Space property.
+// True for the non-ASCII characters with Unicode's White_Space property. (classify handles ASCII.)
 static bool is_space(utf8proc_int32_t c) {
     return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
@@ -65,8 +65,9 @@ static enum kind classify(const char *text, size_t n_bytes, size_t *length) {
     return classify_unicode(c);
 }
 
-// Returns the length of the contraction whose apostrophe is the first byte, or 0.
-//   any_case   also match 'S, and U+017F, the long s, whose capital is S
+// Returns the length in bytes of the contraction, such as 're, at the start of `text`; 0 if there is none.
+// The first byte must be the apostrophe.
+//   any_case   also match capitals and, as an s, the long s (U+017F), whose capital is S
 static size_t contraction(const char *text, size_t n_bytes, bool any_case) {
     const char bit = any_case ? 0x20 : 0; // the lower-case bit
     const char first = n_bytes >= 2 ? (char)(text[1] | bit) : 0,
@@ -79,7 +80,7 @@ static size_t contraction(const char *text, size_t n_bytes, bool any_case) {
 }
 
 // Returns the end of the consecutive characters of kind `wanted` starting at `at`.
-//   last   [out] start of the last of them
+//   last   [out] start of the last such character; unchanged if there is none
 static size_t kind_end(const char *text, size_t n_bytes, size_t at, enum kind wanted, size_t *last) {
     size_t length;
     while (at < n_bytes && classify(text + at, n_bytes - at, &length) == wanted) {
@@ -89,8 +90,9 @@ static size_t kind_end(const char *text, size_t n_bytes, size_t at, enum kind wa
     return at;
 }
 
-// Returns the length of a white-space pre-token: all of it at the end of the text; else all but the last
-// character, which belongs to the next pre-token.
+// Returns the length of the pre-token of white space at the start of `text`. It is the whole run of white
+// space if the text ends with it or if the run is one character. Otherwise the run's last character is left
+// out, because it begins the next pre-token.
 static size_t space_pretoken(const char *text, size_t n_bytes) {
     size_t last = 0;
     const size_t end = kind_end(text, n_bytes, 0, KIND_SPACE, &last);
@@ -126,8 +128,9 @@ static size_t next_smollm(const char *text, size_t n_bytes) {
     return next_gpt2(text, n_bytes);
 }
 
-// Returns the length of a white-space pre-token: up to the last line end, if there is one.
-//   whole_end   take all of it at the end of the text
+// Returns the length of the pre-token of white space at the start of `text`. It ends after the white space's
+// last line end (line feed or carriage return). Without a line end, its length is that of space_pretoken.
+//   whole_end   true: if the text ends with the white space, the pre-token is all of it
 static size_t next_space(const char *text, size_t n_bytes, bool whole_end) {
     size_t at = 0, lines = 0, length;
     while (at < n_bytes && classify(text + at, n_bytes - at, &length) == KIND_SPACE) {
@@ -140,8 +143,10 @@ static size_t next_space(const char *text, size_t n_bytes, bool whole_end) {
     return lines > 0 ? lines : space_pretoken(text, n_bytes);
 }
 
-// The alternatives after words in the patterns of Llama 3, Qwen and OpenAI: numbers of a few digits; other
-// characters, with a blank before and line ends after them; white space.
+// Tries the alternatives that follow words in the patterns of Llama 3, Qwen and OpenAI:
+// - a number of up to 3 digits (Qwen: 1)
+// - other characters, with an optional space before them, and line ends (o200k_base: also slashes) after them
+// - white space
 static size_t next_rest(enum token_pattern pattern, const char *text, size_t n_bytes) {
     const int most_digits = pattern == TOKEN_PATTERN_QWEN2 ? 1 : 3;
     size_t length, last, at = 0;
@@ -173,7 +178,7 @@ static size_t next_llama3(enum token_pattern pattern, const char *text, size_t n
     return next_rest(pattern, text, n_bytes);
 }
 
-// o200k_base's character classes in words. Marks and characters without case are in both.
+// The character classes of words in o200k_base's pattern. Marks and letters without case are in both.
 enum { CAPITAL = 1, SMALL = 2 };
 static int case_of(const char *text, size_t n_bytes, size_t *length) {
     utf8proc_int32_t c;
@@ -197,9 +202,10 @@ static int case_of(const char *text, size_t n_bytes, size_t *length) {
     }
 }
 
-// Returns the end of capitals followed by small letters, starting at `at`; 0 if there are none. With `small`,
-// the match must end in a small letter. Characters of both classes at the end of the capitals can serve as
-// that letter, as in a regular expression that backtracks.
+// Matches a word that begins at `at`: capitals, then small letters; either may be absent. Returns the end of
+// the word; 0 if there is none.
+//   small   true: the word must end in a small letter. If only capitals match, it ends after the last of them
+//           that is in both classes, as in a regular expression that backtracks
 static size_t cased_end(const char *text, size_t n_bytes, size_t at, bool small) {
     const size_t start = at;
     size_t length, both = 0;
@@ -274,7 +280,8 @@ static bool starts_word(const char *text, size_t n_bytes) {
     return kind == KIND_LETTER || kind == KIND_NUMBER;
 }
 
-// No normalization crosses these places either: neither a blank nor a line end composes with a neighbor.
+// True if the text can be split at `at` without changing its pre-tokens or its normalization. Splits only
+// beside spaces and line ends, because NFC does not join these with other characters.
 static bool is_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t at) {
     switch (rules.pattern) {
     case TOKEN_PATTERN_LLAMA3:
@@ -292,7 +299,8 @@ static bool is_boundary(struct token_rules rules, const char *text, size_t n_byt
     }
 }
 
-// True if an added token ends at `at`, so that a new text begins there.
+// True if an added token ends at `at`. A chunk must not begin there: the text after an added token is encoded
+// as a new text, not as a continuation.
 static bool follows_added(const struct added_tokens *added, const char *text, size_t at) {
     for (int i = 0; added && i < added->n; i++) {
         const struct added_token *token = &added->list[i];
@@ -326,22 +334,23 @@ size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_
 
 // ---- encoding
 
-// Merges one pre-token. A linked list has its tokens, initially its symbols (bytes, or characters). A heap
-// has the candidate merges, ordered by rank, then from left to right. A candidate whose tokens have changed
-// is skipped.
+// The state of merging one pre-token. A linked list holds its tokens: at first one per symbol (byte or
+// character). A heap holds the candidate merges, ordered by rank, then from left to right. A candidate
+// whose tokens have changed meanwhile is skipped.
 struct node {
-    int32_t id, previous, next; // id -1: merged into its left neighbour
+    int32_t id;             // -1: merged into its left neighbour
+    int32_t previous, next; // indices in `nodes`; -1: none
 };
 struct merge_candidate {
-    int32_t rank, at; // at: index of the left node
-    int32_t left, right;
+    int32_t rank, at;    // at: index of the left node
+    int32_t left, right; // ids of the two tokens when the candidate was added
 };
 struct merging {
     struct node *nodes;
     struct merge_candidate *heap;
     size_t n_heap, capacity;
-    int32_t limit; // only do merges of lower rank than this
-    bool no_whole; // do not look for the pre-token among the tokens first
+    int32_t limit; // do only merges of lower rank than this
+    bool no_whole; // always merge, even if the whole pre-token is a token
 };
 
 static bool before(const struct merge_candidate *a, const struct merge_candidate *b) {
@@ -389,7 +398,7 @@ static void merging_reserve(struct merging *merging, size_t n) {
         return;
     merging->capacity = 2 * n;
     merging->nodes = reallocate(merging->nodes, 2 * n, sizeof *merging->nodes);
-    // At most n initial candidates, and two more after each of fewer than n merges.
+    // 3 candidates for each of up to 2 * n bytes: one at first, and two more after each merge.
     merging->heap = reallocate(merging->heap, 6 * n, sizeof *merging->heap);
 }
 
@@ -407,10 +416,11 @@ static void add_symbol(struct symbols *symbols, int32_t id) {
     symbols->after_unknown = false;
 }
 
-// Adds the unknown token or byte tokens for a byte, or a character's bytes, without a token of its own.
+// Adds the symbols of a byte or character that has no token of its own: its byte tokens or, if the tokenizer
+// has none, the unknown token.
 static void add_unknown(struct symbols *symbols, const unsigned char *bytes, size_t n) {
     const struct tokenizer *tokenizer = symbols->tokenizer;
-    if (tokenizer->fallback_ids[bytes[0]] >= 0) { // either all 256 bytes have one or none
+    if (tokenizer->fallback_ids[bytes[0]] >= 0) { // either all 256 bytes have a byte token, or none has
         for (size_t i = 0; i < n; i++)
             add_symbol(symbols, tokenizer->fallback_ids[bytes[i]]);
     } else if (tokenizer->unknown >= 0 && !(symbols->after_unknown && tokenizer->fuse_unknown)) {
@@ -429,7 +439,8 @@ static void add_bytes(struct symbols *symbols, const unsigned char *bytes, size_
     }
 }
 
-// Adds characters. Tokens have spaces where the file has U+2581; the text may contain U+2581 too.
+// Adds the tokens of single characters. U+2581 in the text counts as a space, because the tokenizer's file
+// writes spaces as U+2581.
 static void add_characters(struct symbols *symbols, const unsigned char *text, size_t n) {
     for (size_t at = 0, length; at < n; at += length) {
         utf8proc_int32_t c;
@@ -530,10 +541,11 @@ enum status tokenizer_find_whole(struct tokenizer *tokenizer) {
     return status;
 }
 
-// The cache of pre-tokens that were encoded before, with their ids. An entry fills one cache line.
-#define N_REMEMBERED       (1 << 15)
-#define LONGEST_REMEMBERED 34
-#define MOST_REMEMBERED    7
+// The cache of pre-tokens that have been encoded. Each entry holds one pre-token and its ids, and fills one
+// cache line.
+#define N_REMEMBERED       (1 << 15) // entries
+#define LONGEST_REMEMBERED 34        // maximum bytes of a pre-token
+#define MOST_REMEMBERED    7         // maximum ids of a pre-token
 struct remembered {
     int32_t ids[MOST_REMEMBERED];
     uint8_t n_ids, n_bytes; // n_bytes 0: empty
@@ -545,7 +557,7 @@ struct token_encoder {
     const struct tokenizer *tokenizer;
     struct merging merging;
     struct remembered *cache;      // (N_REMEMBERED)
-    struct text normalized, first; // first: the first pre-token, with a space before it
+    struct text normalized, first; // buffers of normalize() and add_first()
 };
 
 struct token_encoder *token_encoder_new(const struct tokenizer *tokenizer) {
@@ -581,8 +593,9 @@ static enum status encode_and_remember(struct token_encoder *encoder, struct rem
     return STATUS_OK;
 }
 
-// Encodes the first pre-token with a space before it. A line feed stays a pre-token of its own, as no merge
-// joins the two.
+// Encodes the first pre-token with a space before it. If it is a line feed that is a pre-token of its own
+// (TOKEN_PATTERN_SPACES_AND_LINES), the ids are the same as with the space as a separate pre-token, because
+// no merge joins a space and a line feed.
 static enum status add_first(struct token_encoder *encoder, const char *pretoken, size_t n,
                              struct token_list *list) {
     encoder->first.length = 0;
@@ -591,7 +604,8 @@ static enum status add_first(struct token_encoder *encoder, const char *pretoken
     return encode_pretoken(encoder->tokenizer, &encoder->merging, encoder->first.data, n + 1, list);
 }
 
-// Encodes text between added tokens, word by word.
+// Encodes text between added tokens, pre-token by pre-token.
+//   adds_space   true: put a space before the text
 static enum status add_words(struct token_encoder *encoder, const char *text, size_t bytes, bool adds_space,
                              struct token_list *list) {
     const struct token_rules rules = encoder->tokenizer->rules;
@@ -614,8 +628,10 @@ static enum status add_words(struct token_encoder *encoder, const char *text, si
     return STATUS_OK;
 }
 
-// Finds the first place from `at` on with an added token, and returns the longest one there, or NULL.
-//   found   [out] that place; the end of the text if there is none
+// Finds the first place from `at` on where an added token begins. Returns the longest added token that begins
+// there; NULL if there is no such place.
+//   is_normalized   true: find only the added tokens with is_normalized; false: only the others
+//   found           [out] offset of the place; `bytes` if there is none
 static const struct added_token *find_added(const struct added_tokens *added, bool is_normalized,
                                             const char *text, size_t bytes, size_t at, size_t *found) {
     const struct added_token *longest = NULL;
@@ -634,16 +650,18 @@ static const struct added_token *find_added(const struct added_tokens *added, bo
     return NULL;
 }
 
-// How a piece of text begins: as the start of the text, after an added token, or (neither) as a continuation.
+// How a piece (the text between two added tokens) begins. If both are false, it continues the previous text.
 struct beginning {
-    bool of_text, of_piece;
+    bool of_text;  // at the start of the text
+    bool of_piece; // at the start of the text, or after an added token
 };
 
+// True if add_words must put a space before the piece of text.
 static bool puts_space(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                        struct beginning begins) {
     const bool has_space = bytes > 0 && (text[0] == ' ' || is_lower_block(text, bytes));
     switch (tokenizer->adds_space) {
-    case SPACE_ALWAYS: // normalize already added it, if added tokens are searched in normalized text
+    case SPACE_ALWAYS: // if added tokens are searched in normalized text, normalize() has already added it
         return begins.of_piece && tokenizer->added.n_normalized == 0;
     case SPACE_UNLESS_SPACE:
         return begins.of_piece && !has_space;
@@ -654,8 +672,10 @@ static bool puts_space(const struct tokenizer *tokenizer, const char *text, size
     }
 }
 
-// Normalizes the text as far as needed. The space before the text matters only when added tokens are
-// searched.
+// Normalizes the text, if the tokenizer's rules require it. With SPACE_ALWAYS, adds the space before the text
+// only if added tokens are searched in normalized text; otherwise add_words adds it.
+//   text, bytes   [in, out] the text and its length
+//   begins        false: the text continues the previous text, so no space is added
 static enum status normalize(struct token_encoder *encoder, const char **text, size_t *bytes, bool begins) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     struct text *out = &encoder->normalized;
@@ -674,8 +694,9 @@ static enum status normalize(struct token_encoder *encoder, const char **text, s
     return STATUS_OK;
 }
 
-// Splits text at added tokens: first at those of raw text, then the text between them at those of normalized
-// text.
+// Encodes text in two passes. The first pass splits it at the added tokens that are searched in raw text, and
+// normalizes each piece. The second pass splits the piece at those searched in normalized text.
+//   is_normalized   false: the first pass, which calls the second for each piece; true: the second pass
 static enum status add_pieces(struct token_encoder *encoder, const char *text, size_t bytes,
                               bool is_normalized, struct beginning begins, struct token_list *list) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
@@ -713,16 +734,17 @@ static enum status encode_chunk(const struct tokenizer *tokenizer, const char *t
 }
 
 #define CHUNK_BYTES     ((size_t)1 << 21)
-#define CHUNKS_TOGETHER 32 // chunks in memory at a time, before their ids are concatenated
+#define CHUNKS_TOGETHER 32 // maximum number of chunks that are encoded before their ids are concatenated
 
 struct encoding {
     const struct tokenizer *tokenizer;
     const char *text;
-    const size_t *ends; // (n) chunk i is text [ends[i - 1], ends[i])
+    const size_t *ends; // (n) chunk i is text [ends[i - 1], ends[i]), and chunk 0 begins at 0
     int n;
     bool begins;              // the first chunk begins the text
     struct token_list *lists; // (n)
-    atomic_int *next, *status;
+    atomic_int *next;         // the next chunk to encode
+    atomic_int *status;       // of a chunk that failed; else STATUS_OK
 };
 
 static void encode_part(const void *context, int part, int n_parts) {
@@ -738,7 +760,8 @@ static void encode_part(const void *context, int part, int n_parts) {
     }
 }
 
-// Encodes n chunks (struct encoding), and adds their ids to the list in order.
+// Encodes n chunks of the text on several threads, and appends their ids to the list in order.
+//   ends   (n) chunk i is text [ends[i - 1], ends[i]), and chunk 0 begins at 0
 static enum status encode_chunks(const struct tokenizer *tokenizer, const char *text, const size_t *ends,
                                  int n, bool begins, struct token_list *list) {
     struct token_list lists[CHUNKS_TOGETHER] = {0};
@@ -782,8 +805,8 @@ enum status tokenizer_encode_prompt(const struct tokenizer *tokenizer, const cha
     for (size_t i = 0; i < list->n; i++)
         if (list->ids[i] >= vocab_size)
             return FAIL(STATUS_INVALID,
-                        "token %d of the prompt is outside the model's vocabulary of %d: the tokenizer is "
-                        "not the one that the model was trained with",
+                        "the prompt has the token id %d, outside the model's vocabulary of %d: the tokenizer "
+                        "is not the one that the model was trained with",
                         list->ids[i], vocab_size);
     return STATUS_OK;
 }

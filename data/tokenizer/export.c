@@ -1,4 +1,4 @@
-// See data/tokenizer/export.h.
+// Converts tokenizers to the formats of Hugging Face and GGUF.
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -11,7 +11,7 @@
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/tables.h"
 
-// ---- merges
+// ---- deriving the merges
 
 static enum status refuse_token(const struct tokenizer *tokenizer, int32_t id) {
     struct text spelling = {0};
@@ -19,8 +19,8 @@ static enum status refuse_token(const struct tokenizer *tokenizer, int32_t id) {
     enum status status =
         FAIL(STATUS_INVALID,
              "the tokenizer's token %d (\"%.60s\") is not made by one merge of two tokens of "
-             "lower rank, so that it has no equal in other programs' formats; export "
-             "without it, with --tokenizer none",
+             "lower rank, so other programs' formats cannot express it; export without the "
+             "tokenizer: --tokenizer none",
              id, spelling.data);
     text_free(&spelling);
     return status;
@@ -49,7 +49,7 @@ static enum status derive_one_each(const struct tokenizer *tokenizer, struct tok
     return status;
 }
 
-// Compares pairs by rank, then by tokens.
+// Compares pairs by rank, then by the ids of their tokens.
 static int compare_ranked(const void *a, const void *b) {
     const struct pair_slot *x = a, *y = b;
     return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : x->pair < y->pair ? -1 : x->pair > y->pair;
@@ -90,9 +90,9 @@ enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct to
     return status;
 }
 
-// ---- spellings
+// ---- spelling tokens
 
-// The spelling of each byte in GPT-2's alphabet. All its characters have one or two bytes in UTF-8.
+// The character of each byte in GPT-2's alphabet, as UTF-8 of one or two bytes.
 struct alphabet {
     char characters[256][4];
     int lengths[256];
@@ -147,7 +147,7 @@ void tokenizer_add_merge(const struct tokenizer *tokenizer, const struct token_m
 
 // ---- Hugging Face
 
-// The state of writing a file: the tokenizer with its merges, and a buffer for each line.
+// The state of writing a file: the tokenizer with its merges, and a buffer for one spelling.
 struct writing {
     const struct tokenizer *tokenizer;
     struct alphabet alphabet;
@@ -176,7 +176,7 @@ static void add_vocabulary(struct writing *writing, struct text *out) {
     text_add(out, "{");
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         if (!tokenizer->is_plain && tokenizer->types[id] != TOKEN_NORMAL)
-            continue; // added tokens come later
+            continue; // add_added_tokens writes these
         text_add(out, is_first ? "" : ",");
         json_add_string(out, word_of_token(writing, id));
         text_add(out, ":%d", id);
@@ -219,7 +219,7 @@ static void add_pre_tokenizer(const struct tokenizer *tokenizer, struct text *ou
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false,\"use_regex\":true}"
 #define SEQUENCE(name, type) "{\"Sequence\":{\"id\":\"" name "\",\"type_id\":" type "}}"
 
-// Adds a post-processor. If every text begins with a token, its template adds that token.
+// Adds a post-processor. If every text begins with a token (bos), its template adds that token.
 static void add_post_processor(struct writing *writing, struct text *out) {
     const struct tokenizer *tokenizer = writing->tokenizer;
     if (tokenizer->start < 0) {
@@ -320,13 +320,14 @@ enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const 
 
 // ---- transformers
 
-// Returns the name of the tokenizer class. Since version 5, a class builds its own rules, and takes only
-// tokens, merges and the post-processor from tokenizer.json. So a class is named only if its rules equal the
-// file's. (LlamaTokenizer's never do: it puts no space before a text that begins with one.)
+// Returns the name of the tokenizer class in transformers. Since transformers 5, a model's class builds its
+// own rules, and takes only tokens, merges and the post-processor from tokenizer.json. So such a class is
+// named only if its rules equal the file's; otherwise the general PreTrainedTokenizerFast is.
+// (LlamaTokenizer's rules never equal them: it adds no space to a text that begins with one.)
 static const char *class_name(const struct tokenizer *tokenizer) {
     const bool is_qwen2 = tokenizer->rules.pattern == TOKEN_PATTERN_QWEN2 && tokenizer->rules.nfc &&
                           !tokenizer->ignore_merges && tokenizer->unknown < 0 &&
-                          tokenizer_find_special(tokenizer, END_OF_TEXT) >= 0; // otherwise it is added
+                          tokenizer_find_special(tokenizer, END_OF_TEXT) >= 0; // otherwise the class adds it
     return tokenizer->is_plain ? "GPT2Tokenizer" : is_qwen2 ? "Qwen2Tokenizer" : "PreTrainedTokenizerFast";
 }
 
@@ -338,13 +339,13 @@ static void add_named(const struct tokenizer *tokenizer, const char *key, int32_
     text_free(&name);
 }
 
-// Adds bos, eos and unk, one per line. As for GPT-2, all three are end-of-text.
+// Adds bos, eos and unk, one per line. If the tokenizer works like GPT-2's, all three are end-of-text.
 static void add_special(const struct tokenizer *tokenizer, struct text *out) {
     const int32_t unknown = tokenizer->is_plain ? tokenizer->end_of_text : tokenizer->unknown;
     int32_t ends[TOKENIZER_MOST_ENDS];
     const int n = tokenizer_ends(tokenizer, ends);
     int end = 0;
-    // A text token must not be eos_token: transformers would add it as a special token.
+    // A normal token must not be eos_token: transformers would make it a special token.
     while (end < n - 1 && tokenizer->types[ends[end]] == TOKEN_NORMAL)
         end++;
     if (tokenizer->is_plain || tokenizer->start >= 0) {
@@ -362,13 +363,14 @@ void tokenizer_add_config(const struct tokenizer *tokenizer, const char *model_t
                           struct text *out) {
     const char *class = class_name(tokenizer);
     text_add(out, "{\n  \"tokenizer_class\": \"%s\",\n", class);
-    // In version 5, AutoTokenizer uses Qwen2Tokenizer for every model of this type, unless the file names
-    // code of its own; that code is not run.
+    // In transformers 5, AutoTokenizer uses Qwen2Tokenizer for every model of this type, unless the file
+    // has an auto_map. An auto_map can name custom code; this one names only the class, so no custom code
+    // is run.
     if (strcmp(model_type, "qwen2") == 0 && strcmp(class, "Qwen2Tokenizer") != 0)
         text_add(out, "  \"auto_map\": {\"AutoTokenizer\": [\"%s\", \"%s\"]},\n", class, class);
     if (!is_of_characters(tokenizer))
         text_add(out, "  \"add_prefix_space\": false,\n");
-    if (!tokenizer->is_plain) // transformers' GPT-2 class has the default names
+    if (!tokenizer->is_plain) // transformers' GPT-2 class has these names by default
         text_add(out, "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n");
     add_special(tokenizer, out);
     if (tokenizer->chat_template)
@@ -427,8 +429,7 @@ static bool has_all_merges(const struct tokenizer *tokenizer) {
     return all;
 }
 
-// True if every pair of tokens that forms a third is a merge. Does not detect a pair with a better rank than
-// the list gives it.
+// True if every pair of tokens that forms a third is a merge. The ranks of the merges are not checked.
 static bool merges_all_pairs(const struct tokenizer *tokenizer) {
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         size_t n;
@@ -465,9 +466,8 @@ enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) {
     struct token_merge *merges;
     int n, rank = 0;
     if (tokenizer->fallback_ids[0] < 0)
-        return FAIL(STATUS_INVALID,
-                    "the tokenizer has no tokens for bytes (<0x00> to <0xFF>), without which "
-                    "llama.cpp ends at a character that has no token; export it with --to hf");
+        return FAIL(STATUS_INVALID, "the tokenizer has no tokens for bytes (<0x00> to <0xFF>), without which "
+                                    "llama.cpp stops at a character that has no token; export with --to hf");
     TRY(tokenizer_derive_merges(tokenizer, &merges, &n));
     bool *is_made = allocate((size_t)tokenizer->n_ids, sizeof *is_made);
     for (int32_t id = 0; id < tokenizer->n_ids; id++)

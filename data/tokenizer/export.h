@@ -2,8 +2,9 @@
 //
 // Merges. This program's files and tiktoken's list tokens in rank order, without merges: any two adjacent
 // tokens whose concatenation is a token are merged, the lowest rank first. For tokenizers like GPT-2's,
-// programs with a list of merges use one pair per token. Both give the same ids if the merges of lower rank
-// reduce the token's bytes to exactly that pair. This holds for every trained byte-pair encoding.
+// other programs use a list of merges with one pair per token. Both give the same ids if, for each token,
+// the merges of lower rank reduce its bytes to exactly that pair. This holds for every trained byte-pair
+// encoding.
 #ifndef ZERO_DATA_TOKENIZER_EXPORT_H
 #define ZERO_DATA_TOKENIZER_EXPORT_H
 
@@ -12,13 +13,12 @@
 #include "data/tokenizer/tokenizer.h"
 
 // Returns the merges in rank order:
-// - those of the file that the tokenizer was read from, if it lists merges
-// - without a list: one per token of more than one byte if it works like GPT-2's; all pairs for Llama 3's and
-//   Qwen's tiktoken files
-// The caller frees merges (n).
-// STATUS_INVALID, for tokenizers like GPT-2's: a token is not made by a merge of two tokens of lower rank, so
-// the file is not a trained byte-pair encoding. Or a token is the text "<|endoftext|>", which those formats
-// cannot tell from the marker.
+// - if the tokenizer works like GPT-2's: one merge per token of more than one byte
+// - otherwise, if the tokenizer's file lists merges: these merges
+// - otherwise (tiktoken files): all pairs of tokens whose concatenation is a token
+// The caller frees `*merges`, which has `*n` elements.
+// STATUS_INVALID, for tokenizers like GPT-2's: a token is not made by a merge of two tokens of lower rank,
+// so the file is not a trained byte-pair encoding.
 enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct token_merge **merges,
                                     int *n) MUST_CHECK;
 // Appends a token in the spelling of tokenizer.json and GGUF, as UTF-8:
@@ -26,55 +26,61 @@ enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct to
 // - Llama 2: "▁the", and "<0x0A>" for byte tokens
 // - control tokens: their names
 void tokenizer_add_spelling(const struct tokenizer *tokenizer, int32_t id, struct text *out);
-// Appends a merge: two spellings with a blank between.
+// Appends a merge: the spellings of its two tokens, separated by a space.
 void tokenizer_add_merge(const struct tokenizer *tokenizer, const struct token_merge *merge,
                          struct text *out);
 
 // Appends the tokenizer.json: the file that the tokenizer was read from, byte for byte, or a new one.
 enum status tokenizer_add_json(const struct tokenizer *tokenizer, struct text *out) MUST_CHECK;
-// Writes tokenizer.json. If tokenizer_has_vocab_files, also writes vocab.json and merges.txt, as transformers
-// does for GPT-2.
+// Writes tokenizer.json to a folder. For tokenizers that work like GPT-2's (tokenizer_has_vocab_files),
+// also writes vocab.json and merges.txt, as transformers does.
 enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const char *folder) MUST_CHECK;
 bool tokenizer_has_vocab_files(const struct tokenizer *tokenizer);
-// Append tokenizer_config.json and special_tokens_map.json for transformers.
-//   model_type, n_positions   of the model's config.json
+// These functions append the text of tokenizer_config.json and of special_tokens_map.json, for transformers.
+//   model_type, n_positions   values of the model's config.json
 void tokenizer_add_config(const struct tokenizer *tokenizer, const char *model_type, int n_positions,
                           struct text *out);
 void tokenizer_add_special_map(const struct tokenizer *tokenizer, struct text *out);
 
-// A tokenizer.json does not say which tokens end generation: tokenizer_load reads that from this file beside
-// it. Required unless the tokenizer works like GPT-2's.
-#define TOKENIZER_ENDS_NAME "generation_config.json"
-// A tokenizer.json has no chat template either: tokenizer_load reads it from this file.
+// Files beside a tokenizer.json, from which tokenizer_load reads what the tokenizer.json does not contain:
+// the tokens that end generation, and the chat template.
+#define TOKENIZER_ENDS_NAME     "generation_config.json"
 #define TOKENIZER_SETTINGS_NAME "tokenizer_config.json"
+// True if the tokens that end generation must be written to TOKENIZER_ENDS_NAME: for all tokenizers except
+// those that work like GPT-2's.
 bool tokenizer_needs_ends(const struct tokenizer *tokenizer);
-// Appends the value of "eos_token_id": end-of-text, or a list with the other ends: "128001", "[128001,
-// 128009]".
+// Appends the value of "eos_token_id": one id ("128001"), or a list if several tokens end generation
+// ("[128001, 128009]").
 void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
 
-// GGUF's type for an id without a token; enum token_type has the others.
+// GGUF's token type for an id without a token. enum token_type has the other types.
 #define TOKEN_UNUSED 5
-// Return GGUF's tokenizer.ggml.model, "gpt2" or "llama", and .pre, which names the pattern. GGUF has no name
-// for OpenAI's patterns; their own names are used.
+// Return the values of GGUF's keys tokenizer.ggml.model ("gpt2" or "llama") and tokenizer.ggml.pre, which
+// names the pattern. GGUF has no names for OpenAI's patterns; OpenAI's own are used, such as "cl100k_base".
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer);
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);
-// Keys for rules that differ from what the pattern's name implies. llama.cpp does not read them.
+// This program's own GGUF keys, for rules that differ from what the pattern's name implies. llama.cpp does
+// not read them.
 #define GGUF_NFC           "zero.tokenizer.nfc"
 #define GGUF_IGNORE_MERGES "zero.tokenizer.ignore_merges"
-// Adds these keys, and warns if llama.cpp gives other ids to some texts. It does not normalize, finds tokens
-// that no merge makes (or only by the pattern's rule), and for "llama" merges any two tokens that form a
-// third.
+// Adds GGUF_NFC and GGUF_IGNORE_MERGES where the tokenizer's rules require them. Warns if llama.cpp gives
+// other ids to some texts, because
+// - it does not normalize text to NFC
+// - the name of the pattern decides whether it finds tokens that no merge makes
+// - for "llama", it merges any two tokens that form a third
 void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_keys *keys);
 #define GGUF_CHAT_TEMPLATE "tokenizer.chat_template"
-// Returns tokenizer.ggml.scores for the model "llama", as SentencePiece defines them: minus the rank of the
-// merge that makes the token, then single characters; 0 for all other tokens.
+// Returns tokenizer.ggml.scores for the model "llama", as SentencePiece defines them. Normal tokens have 0,
+// -1, -2 and so on: first the tokens that merges make, in rank order, then the others (single characters).
+// All other tokens have 0.
 //   scores   [out] (tokenizer_n_ids)
 // STATUS_INVALID: the tokenizer has no byte tokens.
 enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) MUST_CHECK;
-// Returns the token for characters that have none; -1: there is no such token.
+// Returns the token that stands for characters without a token; -1: there is no such token.
 int32_t tokenizer_unknown(const struct tokenizer *tokenizer);
 
-// The end of an added token's entry in a tokenizer.json, after its id and content. %s: whether it is special.
+// The end of an added token's entry in a tokenizer.json, after its id and content. %s is "true" if the token
+// is special, else "false".
 #define TOKENIZER_JSON_ADDED                                                                                 \
     ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}"
 

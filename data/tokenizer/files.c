@@ -24,8 +24,8 @@
 // OpenAI (cl100k_base: 100,256; o200k_base: 199,998). They hold tokens only; pattern, normalization and
 // control tokens are in the programs that the models came with: https://github.com/meta-llama/llama-models
 // (models/llama3/tokenizer.py), and tokenization_qwen.py of https://huggingface.co/Qwen/Qwen-7B. Qwen2's
-// tokenizer.json names the same first three control tokens. OpenAI's are in tiktoken_ext/openai_public.py of
-// https://github.com/openai/tiktoken.
+// tokenizer.json names the same first three control tokens. OpenAI's patterns and control tokens are in
+// tiktoken_ext/openai_public.py of https://github.com/openai/tiktoken.
 
 enum family { FAMILY_NONE, FAMILY_LLAMA3, FAMILY_QWEN, FAMILY_CL100K, FAMILY_O200K };
 
@@ -33,7 +33,7 @@ static void add_control(struct token_table *tokens, const char *name) {
     token_table_add(tokens, name, strlen(name), TOKEN_CONTROL, 0);
 }
 
-// Adds "PREFIX7SUFFIX" for the numbers first .. end - 1.
+// Adds control tokens "<prefix><number><suffix>", for the numbers from `first` to end - 1.
 static void add_numbered(struct token_table *tokens, const char *prefix, int first, int end,
                          const char *suffix) {
     for (int i = first; i < end; i++) {
@@ -43,7 +43,7 @@ static void add_numbered(struct token_table *tokens, const char *prefix, int fir
     }
 }
 
-// Adds 256 control tokens, as in Llama 3.1 and later. In Llama 3, some reserved ones are in other places.
+// Adds the 256 control tokens of Llama 3.1 and later. In Llama 3, some reserved tokens have other ids.
 static void add_llama3(struct token_table *tokens) {
     static const char *const names[] = {"<|begin_of_text|>",
                                         "<|end_of_text|>",
@@ -69,7 +69,9 @@ static void add_qwen(struct token_table *tokens) {
     add_numbered(tokens, "<|extra_", 0, 205, "|>");
 }
 
-// Adds the 21 ids after the ranks; some of them have no token.
+// Adds the 21 ids that follow the ranks in OpenAI's encodings. N counts these ids from 0: one that has no
+// token there is named <|unused_N|>.
+//   has_middle   true: the encoding has the three tokens for filling in the middle of a text
 static void add_openai(struct token_table *tokens, bool has_middle) {
     static const char *const middle[] = {"<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"};
     for (int i = 0; i <= 20; i++) {
@@ -84,7 +86,8 @@ static void add_openai(struct token_table *tokens, bool has_middle) {
     }
 }
 
-// Some other models' tiktoken files are also named tokenizer.model; their config.json tells them apart.
+// Refuses a file named tokenizer.model, as Llama 3's tiktoken file is, if the config.json beside it names
+// another model: files of some other models have the same name.
 static enum status check_model_type(const char *path) {
     const char *slash = strrchr(path, '/');
     cJSON *root = tokenizer_read_beside(path, "config.json");
@@ -100,8 +103,8 @@ static enum status check_model_type(const char *path) {
     return status;
 }
 
-// Finds the family by the published file names, or by the number of ranks, as tiktoken's cache uses other
-// names.
+// Returns the family of a tiktoken file, by its published name. OpenAI's are also recognized by their
+// number of ranks, because tiktoken's cache gives files other names.
 static enum family find_family(const char *path, int n_ranks) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     return strcmp(name, "tokenizer.model") == 0                         ? FAMILY_LLAMA3
@@ -111,8 +114,8 @@ static enum family find_family(const char *path, int n_ranks) {
                                                                         : FAMILY_NONE;
 }
 
-// Files with other names are GPT-2's or this program's. Refuses a file with an ASCII token that GPT-2's
-// pattern cannot produce: it belongs to another encoding.
+// Checks that a file was made with GPT-2's pattern, as GPT-2's own and this program's files are. If this
+// pattern would split one of its ASCII tokens, refuses the file: it belongs to another encoding.
 static enum status check_pattern(const char *path, const struct token_table *tokens) {
     for (int id = 0; id < tokens->n; id++) {
         const char *token = tokens->bytes.data + tokens->offsets[id];
@@ -120,20 +123,21 @@ static enum status check_pattern(const char *path, const struct token_table *tok
         size_t ascii = 0;
         while (ascii < n && (unsigned char)token[ascii] < 0x80)
             ascii++;
-        const bool is_part = n == 2 && token[0] == '\'' && strchr("lrv", token[1]); // start of a contraction
+        const bool is_part =
+            n == 2 && token[0] == '\'' && strchr("lrv", token[1]); // 'l, 'r, 'v: part of 'll, 're, 've
         if (ascii == n && n > 1 && !is_part && tokenizer_next_pretoken((struct token_rules){0}, token, n) < n)
             return FAIL(
                 STATUS_INVALID,
-                "%s: its token %d, \"%.*s\", is not made by GPT-2's pattern, so the file is of another "
-                "encoding, whose pattern it does not hold. Use a tokenizer.json, which does; or give the "
-                "file its published name: cl100k_base.tiktoken, o200k_base.tiktoken, qwen.tiktoken, or "
-                "tokenizer.model for Llama 3's",
+                "%s: its token %d, \"%.*s\", is not made by GPT-2's pattern, so the file belongs to another "
+                "encoding, whose pattern is not in the file. Use a tokenizer.json, which has the pattern; or "
+                "give the file its published name: cl100k_base.tiktoken, o200k_base.tiktoken, qwen.tiktoken, "
+                "or tokenizer.model for Llama 3's",
                 path, id, n < 40 ? (int)n : 40, token);
     }
     return STATUS_OK;
 }
 
-// Refuses tokens spelled like a control token: a tokenizer.json could not tell them apart.
+// Refuses tokens that are spelled like a control token: a tokenizer.json could not tell the two apart.
 static enum status check_names(const struct tokenizer *tokenizer, const char *path) {
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         size_t n;
@@ -145,8 +149,8 @@ static enum status check_names(const struct tokenizer *tokenizer, const char *pa
     return STATUS_OK;
 }
 
-// Makes a published tokenizer from the tokens, if the file's name says that it is one, and empties the table.
-// Otherwise *out is NULL.
+// If find_family recognizes the file, makes the published tokenizer from the tokens, and empties the table.
+// Otherwise sets *out to NULL, and checks the tokens with check_pattern.
 static enum status make_published(const char *path, struct token_table *tokens, struct tokenizer **out) {
     static const enum token_pattern patterns[] = {[FAMILY_LLAMA3] = TOKEN_PATTERN_LLAMA3,
                                                   [FAMILY_QWEN] = TOKEN_PATTERN_QWEN2,
@@ -182,7 +186,7 @@ static enum status make_published(const char *path, struct token_table *tokens, 
     return status;
 }
 
-#define LARGEST_FILE ((size_t)256 << 20)
+#define LARGEST_FILE ((size_t)256 << 20) // maximum bytes of a tokenizer file
 
 static void add_bytes(struct token_table *tokens) {
     for (int byte = 0; byte < 256; byte++) {
@@ -232,9 +236,9 @@ static void base64_add(struct text *out, const unsigned char *bytes, size_t n) {
 
 struct reader {
     const char *path, *line; // line: start of the current line
-    size_t length;           // of the line, without its end
+    size_t length;           // bytes of the line without the line ending (LF or CRLF)
     int number;              // line number, from 1
-    const char *next, *end;
+    const char *next, *end;  // start of the next line; end of the file's bytes
 };
 
 static bool next_line(struct reader *reader) {
@@ -266,7 +270,7 @@ static enum status read_tiktoken(struct reader *reader, struct token_table *toke
         long rank = strtol(digits, &after, 10);
         if (n < 1 || *after || after == digits)
             status = FAIL(STATUS_INVALID,
-                          "%s:%d: expected base64 of a token's bytes, a space and its rank, as \"IQ== 0\"",
+                          "%s:%d: expected base64 of a token's bytes, a space and its rank, as in \"IQ== 0\"",
                           reader->path, reader->number);
         else if (rank != tokens->n)
             status = FAIL(STATUS_INVALID, "%s:%d: rank %ld, expected %d: ranks count up from 0", reader->path,
@@ -299,7 +303,7 @@ static enum status read_merges(struct reader *reader, struct token_table *tokens
         int b = a > 0 ? token_decode(space + 1, reader->length - left - 1, &alphabet, bytes + a) : -1;
         if (b <= 0)
             return FAIL(STATUS_INVALID,
-                        "%s:%d: expected a merge, two tokens in GPT-2's byte alphabet with a space between",
+                        "%s:%d: expected a merge: two tokens in GPT-2's byte alphabet, separated by a space",
                         reader->path, reader->number);
         token_table_add(tokens, bytes, (size_t)(a + b), TOKEN_NORMAL, reader->number);
     }
@@ -353,15 +357,15 @@ static bool is_sentencepiece(const char *data, size_t length) {
 }
 
 static enum status refuse_sentencepiece(const char *path) {
-    return FAIL(
-        STATUS_INVALID,
-        "%s is a SentencePiece model, which is not read; use the tokenizer.json of the same model (fetch "
-        "it, or make it: python3 -c 'from transformers import AutoTokenizer; "
-        "AutoTokenizer.from_pretrained(\"FOLDER\").save_pretrained(\"NEW\")')",
-        path);
+    return FAIL(STATUS_INVALID,
+                "%s is a SentencePiece model, which is not supported; use the tokenizer.json of the same "
+                "model (fetch it, or make it: python3 -c 'from transformers import AutoTokenizer; "
+                "AutoTokenizer.from_pretrained(\"FOLDER\").save_pretrained(\"NEW\")')",
+                path);
 }
 
-// Reads files that contain only tokens.
+// Reads a tiktoken file or a vocab.bpe, and makes the tokenizer.
+//   tokens   an empty table
 static enum status read_tokens(const char *path, const char *data, size_t length, struct token_table *tokens,
                                struct tokenizer **out) {
     struct reader reader = {.path = path, .next = data, .end = data + length};
@@ -374,7 +378,8 @@ static enum status read_tokens(const char *path, const char *data, size_t length
     return *out ? STATUS_OK : tokenizer_make_plain(tokens, "byte-pair", path, out);
 }
 
-// Reads the chat template where transformers does: from its own file, else from tokenizer_config.json.
+// Reads the chat template from the files beside the tokenizer, as transformers does: from
+// chat_template.jinja, else from tokenizer_config.json.
 static void read_chat_template(const char *path, struct tokenizer *tokenizer) {
     const char *slash = strrchr(path, '/');
     const int n = slash ? (int)(slash - path) + 1 : 0;
@@ -394,7 +399,7 @@ static void read_chat_template(const char *path, struct tokenizer *tokenizer) {
         text_add_bytes(&text, printed, strlen(printed));
     tokenizer->chat_template = text.data;
     if (file_is_folder(others))
-        log_warning("%s: only the template of chat_template.jinja is kept", others);
+        log_warning("%s: the chat templates in this folder are ignored", others);
     cJSON_free(printed);
     cJSON_Delete(root);
     free(data);
@@ -432,8 +437,8 @@ static enum status load_bytes(struct tokenizer **out) {
     return status;
 }
 
-// True if the file is a usable tokenizer. SentencePiece models may have the name of Llama 3's tiktoken file,
-// and a GGUF model may have no tokenizer.
+// True if the folder has this file. A tokenizer.model may be a SentencePiece model, and a GGUF model may have
+// no tokenizer. So for these two, also checks that the file is a tokenizer that can be read.
 static bool is_in_folder(const char *name, const char *path) {
     const bool may_be_another = strcmp(name, "tokenizer.model") == 0 || strcmp(name, "model.gguf") == 0;
     return file_exists(path) && (!may_be_another || tokenizer_is_file(path));
@@ -453,8 +458,8 @@ char *tokenizer_next_file(const char *folder, int *next) {
     return NULL;
 }
 
-// True if the path is vocab.json or merges.txt of a tokenizer whose pattern is unknown. A merges.txt alone is
-// taken for GPT-2's, whose ids it implies.
+// True if the path is a vocab.json, or a merges.txt beside a vocab.json: these do not say by which pattern
+// text is split. A merges.txt alone is read like GPT-2's vocab.bpe, where the ids follow from the merges.
 static bool lacks_settings(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char *vocabulary = file_path("%.*svocab.json", (int)(name - path), path);
@@ -489,7 +494,7 @@ static enum status load_folder(const char *folder, struct tokenizer **out) {
     }
     return FAIL(STATUS_INVALID,
                 "the folder %s holds no tokenizer: expected tokenizer.json, vocab.bpe, "
-                "tokenizer.tiktoken, Llama 3's tokenizer.model or model.gguf in it",
+                "tokenizer.tiktoken, qwen.tiktoken, Llama 3's tokenizer.model or model.gguf in it",
                 folder);
 }
 

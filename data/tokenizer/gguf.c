@@ -1,6 +1,6 @@
-// Reads the tokenizer of a GGUF file. Its keys have the tokens and merges of a Hugging Face tokenizer.json
-// (or, for Llama 2, scores) and the name of the pattern. A tokenizer.json is built from them and read, so
-// that both formats of a tokenizer give exactly the same result.
+// Reads the tokenizer of a GGUF file. The file's keys contain the tokens, the merges (for Llama 2, scores
+// instead) and the name of the pattern. A Hugging Face tokenizer.json is built from them and read, so that
+// both formats of a tokenizer give exactly the same result.
 #include "data/tokenizer/gguf.h"
 
 #include <stdlib.h>
@@ -18,17 +18,19 @@
 #define KEY(name) "tokenizer.ggml." name
 #define SPACE     "\xe2\x96\x81" // U+2581
 
-// The contents of the keys.
+// The values of the file's tokenizer keys.
 struct source {
     const struct gguf_file *file;
     const struct gguf_key *tokens, *types, *merges, *scores;
     struct gguf_string *spellings;    // (n)
     struct gguf_string chat_template; // bytes NULL: none
-    int n;                            // number of ids, without unused ones at the end
+    int n;                            // number of ids, without the unused ones at the end
+    // is_of_characters: tokens are merged from characters, not bytes (Llama 2). has_start: bos begins every
+    // text.
     bool is_of_characters, has_start;
-    int64_t start, end, unknown; // -1: none
-    const char *pattern;         // regular expression for Split, or NULL
-    bool nfc, digits, ignore_merges;
+    int64_t start, end, unknown;     // ids of bos, eos and the unknown token; -1: none
+    const char *pattern;             // regular expression that splits text; NULL: GPT-2's
+    bool nfc, digits, ignore_merges; // digits: each number character is a pre-token
 };
 
 static enum status refuse(const struct source *source, const char *key, const char *why) {
@@ -135,7 +137,7 @@ static enum status read_source(struct source *source) {
     return STATUS_OK;
 }
 
-// ---- as a tokenizer.json
+// ---- building a tokenizer.json
 
 static void add_spelling(struct text *out, struct gguf_string spelling) {
     char *copy = copy_bytes(spelling.bytes, spelling.n);
@@ -143,7 +145,7 @@ static void add_spelling(struct text *out, struct gguf_string spelling) {
     free(copy);
 }
 
-// True for added tokens, as in Hugging Face's files: those without text of their own.
+// True if a tokenizer.json lists the token under "added_tokens": all but normal tokens and byte tokens.
 static bool is_added(const struct source *source, int id) {
     const enum token_type type = type_of(source, id);
     return type != TOKEN_NORMAL && type != TOKEN_BYTE;
@@ -218,7 +220,8 @@ static void add_vocabulary(const struct source *source, struct text *out) {
     bool is_first = true;
     text_add(out, "\"vocab\":{");
     for (int id = 0; id < source->n; id++) {
-        // Llama 2's files list all tokens here, and the added tokens a second time.
+        // In a tokenizer.json of Llama 2's kind, the vocabulary also lists the added tokens; in others it
+        // does not.
         if (is_added(source, id) && !source->is_of_characters)
             continue;
         text_add(out, is_first ? "" : ",");
@@ -260,18 +263,19 @@ static int find_id(const struct named_id *names, int n, const char *bytes, size_
     return found ? found->id : -1;
 }
 
-// Returns the merges in order of score, as converters to tokenizer.json list them. Every two tokens that form
-// a third are a merge: SentencePiece merges the pair whose result has the highest score.
+// Returns the merges, highest score first, as converters to tokenizer.json list them. Any two normal tokens
+// whose concatenation is a normal token are a merge. Its score is that token's: SentencePiece merges the pair
+// whose result has the highest score. The caller frees the list.
 static struct scored_merge *list_merges(const struct source *source, int *n) {
     struct named_id *names = allocate((size_t)source->n, sizeof *names);
-    size_t longest = 1, n_names = 0;
+    size_t most = 1, n_names = 0;
     *n = 0;
     for (int id = 0; id < source->n; id++)
         if (type_of(source, id) == TOKEN_NORMAL) {
             names[n_names++] = (struct named_id){source->spellings[id], id};
-            longest += source->spellings[id].n; // a token of n bytes can be split in n - 1 places
+            most += source->spellings[id].n; // a token of n bytes can be split in n - 1 places
         }
-    struct scored_merge *merges = allocate(longest, sizeof *merges);
+    struct scored_merge *merges = allocate(most, sizeof *merges);
     qsort(names, n_names, sizeof *names, compare_spellings);
     for (size_t i = 0; i < n_names; i++)
         for (size_t cut = 1; cut < names[i].spelling.n; cut++) {
@@ -334,7 +338,7 @@ static void make_json(const struct source *source, struct text *out) {
     text_add(out, "}}\n");
 }
 
-// ---- the tokenizer
+// ---- reading the tokenizer
 
 // Reads the ids that end generation in llama.cpp.
 static enum status read_ends(const struct source *source, struct token_ends *ends) {
@@ -367,7 +371,7 @@ enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) {
         add_spelling(&template, source.chat_template);
         (*out)->chat_template = template.data;
     }
-    if (status == STATUS_OK && (*out)->is_plain) { // its tokens alone define the files of an export
+    if (status == STATUS_OK && (*out)->is_plain) { // exports are then written from the tokens alone
         free((*out)->json);
         (*out)->json = NULL;
     }

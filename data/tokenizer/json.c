@@ -18,12 +18,12 @@
 
 // ---- settings
 
-// The settings that decide how text becomes tokens.
+// The settings of a tokenizer.json that decide how text becomes tokens.
 struct token_settings {
     struct token_rules rules;
     enum space_rule adds_space;
     bool has_metaspace, ignore_merges, fuse_unknown, byte_fallback;
-    const char *unknown, *start; // tokens or NULL; they point into the JSON
+    const char *unknown, *start; // names of the unknown token and of bos, or NULL; they point into the JSON
 };
 
 static enum status refuse(const char *path, const char *part, const cJSON *item, const char *why) {
@@ -60,7 +60,7 @@ static bool is_type(const cJSON *object, const char *type) {
     return has_string(object, "type", type);
 }
 
-// True if the object is a Sequence of items of these types, in this order.
+// True if the object is a Sequence whose member `list` has n items, of these types in this order.
 static bool is_sequence(const cJSON *object, const char *list, const char *const *types, int n) {
     const cJSON *items = member(object, list);
     bool same = is_type(object, "Sequence") && cJSON_IsArray(items) && cJSON_GetArraySize(items) == n;
@@ -69,7 +69,7 @@ static bool is_sequence(const cJSON *object, const char *list, const char *const
     return same;
 }
 
-// Returns the items of a Sequence; NULL if the object is not a Sequence.
+// Returns the member `list` (the items) of a Sequence; NULL if the object is not a Sequence.
 static const cJSON *items_of(const cJSON *object, const char *list) {
     return is_type(object, "Sequence") ? member(object, list) : NULL;
 }
@@ -81,8 +81,14 @@ static bool is_replace(const cJSON *item, const char *kind, const char *pattern,
            has_string(item, "content", content);
 }
 
-// Reads the normalizers that transformers saves: Prepend and Replace of U+2581. For a SentencePiece model:
-// Replace, and a second Replace that makes Metaspace put a space before every text.
+// Reads the normalizer of a tokenizer of Llama 2's kind. Returns false for any other normalizer. There are
+// two forms:
+// - Prepend of U+2581, then Replace of spaces by U+2581 (as transformers saves it).
+// - The same Replace alone, or followed by one that doubles U+2581 at the start of a text (for a
+//   SentencePiece model). With this second Replace, Metaspace puts a space even before a text that begins
+//   with one.
+//   prepends   [out] there is a Prepend
+//   doubles    [out] there is a second Replace
 static bool read_spaces(const cJSON *normalizer, bool *prepends, bool *doubles) {
     const cJSON *list = items_of(normalizer, "normalizers"), *item = list ? list->child : normalizer;
     *prepends = item && is_type(item, "Prepend") && has_string(item, "prepend", LOWER_BLOCK);
@@ -106,7 +112,7 @@ static bool read_metaspace(const cJSON *pre_tokenizer, bool doubles, enum space_
 
 // ---- the normalizer
 
-//   doubles   [out] see read_spaces
+// Reads the normalizer. For Llama 2, also reads where the pre-tokenizer puts spaces (Metaspace).
 static enum status read_normalizer(const char *path, const cJSON *normalizer, const cJSON *pre_tokenizer,
                                    struct token_settings *settings) {
     const cJSON *list = items_of(normalizer, "normalizers");
@@ -134,14 +140,15 @@ static enum status read_normalizer(const char *path, const cJSON *normalizer, co
 
 // ---- the pre-tokenizer
 
-// True for ByteLevel that puts no space before the text.
+// True for a ByteLevel that puts no space before the text.
+//   use_regex   whether it must also split the text by GPT-2's pattern
 static bool is_byte_level(const cJSON *item, bool use_regex) {
     return is_type(item, "ByteLevel") && is_absent(member(item, "add_prefix_space")) &&
            (cJSON_IsFalse(member(item, "use_regex")) ? !use_regex : use_regex);
 }
 
 static bool read_split(const cJSON *split, enum token_pattern *pattern) {
-    // GPT-2's pattern as Hugging Face writes it in Split: each contraction is an alternative of its own.
+    // The last pattern is GPT-2's as Hugging Face writes it in Split, with one alternative per contraction.
     static const struct {
         const char *text;
         enum token_pattern pattern;
@@ -177,7 +184,7 @@ static enum status read_pre_tokenizer(const char *path, const cJSON *pre_tokeniz
         return STATUS_OK;
     if (is_type(pre_tokenizer, "ByteLevel"))
         return refuse(path, "pre_tokenizer", pre_tokenizer,
-                      "with a space before the text or without GPT-2's pattern");
+                      "expected \"add_prefix_space\" false and \"use_regex\" true");
     if (is_sequence(pre_tokenizer, "pretokenizers", digits, 2) && is_byte_level(second, true) &&
         cJSON_IsTrue(member(first, "individual_digits"))) {
         settings->rules.pattern = TOKEN_PATTERN_SMOLLM;
@@ -185,7 +192,7 @@ static enum status read_pre_tokenizer(const char *path, const cJSON *pre_tokeniz
     }
     if (!is_sequence(pre_tokenizer, "pretokenizers", split, 2) || !is_byte_level(second, false))
         return refuse(path, "pre_tokenizer", pre_tokenizer,
-                      "expected ByteLevel, or a Sequence of it after Split or Digits");
+                      "expected ByteLevel, alone or after Split or Digits in a Sequence");
     if (!read_split(first, &settings->rules.pattern))
         return refuse(path, "pre_tokenizer", member(first, "pattern"), "a pattern that is not supported");
     return STATUS_OK;
@@ -193,14 +200,14 @@ static enum status read_pre_tokenizer(const char *path, const cJSON *pre_tokeniz
 
 // ---- the post-processor, the decoder and the model
 
-// Reads the tokens put before a text: [A], or [a special token, A].
+// Reads the template: [A] or [a special token, A], where A stands for the text.
 static enum status read_template(const char *path, const cJSON *template, struct token_settings *settings) {
     const cJSON *single = member(template, "single"), *first = cJSON_GetArrayItem(single, 0);
     const int n = cJSON_GetArraySize(single);
     const char *start = n == 2 ? cJSON_GetStringValue(member(member(first, "SpecialToken"), "id")) : NULL;
     if ((n != 1 && !start) || !member(cJSON_GetArrayItem(single, n - 1), "Sequence"))
         return refuse(path, "post_processor", template,
-                      "expected one that puts at most a token before the text, and none after it");
+                      "expected at most one token before the text, and none after it");
     settings->start = start;
     return STATUS_OK;
 }
@@ -252,7 +259,8 @@ static enum status read_model(const char *path, const cJSON *model, struct token
     settings->ignore_merges = cJSON_IsTrue(member(model, "ignore_merges"));
     settings->unknown = is_absent(unknown) ? NULL : cJSON_GetStringValue(unknown);
     if (settings->byte_fallback && settings->rules.pattern != TOKEN_PATTERN_SPACES)
-        return FAIL(STATUS_INVALID, "%s: its model has \"byte_fallback\", but splits text into bytes", path);
+        return FAIL(STATUS_INVALID, "%s: its model has \"byte_fallback\", supported only for Llama 2's kind",
+                    path);
     return STATUS_OK;
 }
 
@@ -289,8 +297,8 @@ static enum status read_settings(const char *path, const cJSON *root, struct tok
     return read_model(path, member(root, "model"), settings);
 }
 
-// ---- ends: which token is end-of-text, and which other tokens end generation, by the names of control
-// tokens and by the files beside the tokenizer of a Hugging Face model
+// ---- ends: end-of-text and the other tokens that end generation. They follow from the names of the
+// tokenizer's special tokens, and from the files beside it.
 
 static char *path_beside(const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
@@ -306,7 +314,7 @@ cJSON *tokenizer_read_beside(const char *path, const char *name) {
     return root;
 }
 
-// tokenizer_read_beside, with a warning of each key that is not in `known`, since it is not used.
+// Like tokenizer_read_beside, but warns of each key that is not in the list `known`: such keys are ignored.
 static cJSON *read_known(const char *path, const char *name, const char *known) {
     char *beside = path_beside(path, name);
     cJSON *root = tokenizer_read_beside(path, name);
@@ -323,22 +331,25 @@ static void add_end(struct tokenizer *tokenizer, double id) {
         tokenizer->ends[tokenizer->n_ends++] = (int32_t)id;
 }
 
-// In transformers 4, Llama tokenizers add bos and eos as this file says; transformers 5 uses tokenizer.json.
+// Warns if "add_bos_token" or "add_eos_token" of tokenizer_config.json contradicts the tokens that this
+// program adds to a text. Transformers 4 obeys these keys for Llama; transformers 5 and this program ignore
+// them.
 static void check_bos(const struct tokenizer *tokenizer, const char *path, const cJSON *root) {
     const cJSON *bos = member(root, "add_bos_token");
     const bool has_bos = tokenizer_has_bos(tokenizer);
     if (cJSON_IsBool(bos) && cJSON_IsTrue(bos) != has_bos)
-        log_warning_once("%s puts %s token before a text, which is done here; \"add_bos_token\" of "
-                         "tokenizer_config.json, which says otherwise, is not read",
+        log_warning_once("%s puts %s token before a text, and this program follows it; \"add_bos_token\" of "
+                         "tokenizer_config.json contradicts it and is ignored",
                          path, has_bos ? "a" : "no");
     if (cJSON_IsTrue(member(root, "add_eos_token")))
         log_warning_once(
-            "%s: \"add_eos_token\" of tokenizer_config.json beside it is not read: no token follows a "
-            "text",
+            "%s: \"add_eos_token\" of tokenizer_config.json beside it is ignored: no token is added after "
+            "a text",
             path);
 }
 
-// Reads "eos_token": a name, or an object with the name as its content.
+// Adds the "eos_token" of tokenizer_config.json to tokenizer->ends. It is a name, or an object with the name
+// as its "content".
 static void add_named(struct tokenizer *tokenizer, const char *path) {
     cJSON *root = read_known(
         path, TOKENIZER_SETTINGS_NAME,
@@ -358,7 +369,7 @@ static void add_named(struct tokenizer *tokenizer, const char *path) {
     cJSON_Delete(root);
 }
 
-// Reads "eos_token_id": an id, or a list of ids.
+// Adds the "eos_token_id" of a file to tokenizer->ends. It is an id, or a list of ids. Frees the JSON.
 static void add_numbered(struct tokenizer *tokenizer, cJSON *root) {
     const cJSON *ids = cJSON_GetObjectItemCaseSensitive(root, "eos_token_id"), *item;
     if (cJSON_IsNumber(ids))
@@ -408,10 +419,11 @@ void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out) {
     text_add(out, n > 1 ? "]" : "");
 }
 
+// A tokenizer.json while it is read.
 struct vocabulary {
     const char *path;
     struct token_settings settings;
-    const struct token_ends *ends; // NULL: use the files beside it
+    const struct token_ends *ends; // ids that end generation; NULL: read them from the files beside it
     const char **tokens;           // (n) by id, as in the file; they point into the JSON
     uint8_t *types;                // (n) enum token_type
     int n;
@@ -419,20 +431,20 @@ struct vocabulary {
     struct token_table table;
     struct token_merge *merges; // in rank order
     int n_merges, merges_capacity;
-    char *buffer; // room for the bytes of two tokens
-    size_t buffer_bytes;
-    bool is_rising; // each merge makes a higher id than the merge before
+    char *buffer;        // scratch for the bytes of two tokens
+    size_t buffer_bytes; // size of `buffer`
+    bool is_rising;      // each merge makes a higher id than the merge before
     struct tokenizer *tokenizer;
 };
 
-// ---- ids
+// ---- reading the ids of tokens
 
 static enum status place_token(struct vocabulary *vocabulary, const char *token, const cJSON *id,
                                enum token_type type) {
     if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < vocabulary->n) ||
         id->valuedouble != (double)(int)id->valuedouble)
         return FAIL(STATUS_INVALID,
-                    "%s: the id of \"%.60s\" is not one of 0 to %d: ids count up without gaps",
+                    "%s: the id of \"%.60s\" is not a whole number from 0 to %d; ids must have no gaps",
                     vocabulary->path, token, vocabulary->n - 1);
     const int at = (int)id->valuedouble;
     if (vocabulary->tokens[at] && strcmp(vocabulary->tokens[at], token) != 0)
@@ -447,7 +459,8 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-// Returns how many added tokens are not also in the vocabulary. Those that are must have the same id there.
+// Returns how many added tokens are not in the vocabulary. (The others must have the same id there;
+// place_token and read_ids check this.)
 static int count_added(const cJSON *vocab, const cJSON *added) {
     const char **names = allocate((size_t)cJSON_GetArraySize(added), sizeof *names);
     const cJSON *item;
@@ -467,7 +480,8 @@ static int count_added(const cJSON *vocab, const cJSON *added) {
     return n;
 }
 
-// Adds the added tokens. "special" ones are control tokens; the others are text of a chat template.
+// Places the added tokens. The unk_token gets the type TOKEN_UNKNOWN, unless it is end-of-text too. Tokens
+// with "special": false get TOKEN_USER, and all others TOKEN_CONTROL.
 static enum status place_added(struct vocabulary *vocabulary, const cJSON *added) {
     const cJSON *item;
     cJSON_ArrayForEach(item, added) {
@@ -483,12 +497,13 @@ static enum status place_added(struct vocabulary *vocabulary, const cJSON *added
     return STATUS_OK;
 }
 
+// Reads the ids of the vocabulary and of the added tokens.
 //   added   the list "added_tokens", or NULL
 static enum status read_ids(struct vocabulary *vocabulary, const cJSON *vocab, const cJSON *added) {
     const cJSON *item;
     vocabulary->n = cJSON_GetArraySize(vocab) + count_added(vocab, added);
     if (vocabulary->n < 2 || vocabulary->n > TOKENIZER_MOST_TOKENS)
-        return FAIL(STATUS_INVALID, "%s: has %d tokens, expected 2 to %d", vocabulary->path, vocabulary->n,
+        return FAIL(STATUS_INVALID, "%s: it has %d tokens, expected 2 to %d", vocabulary->path, vocabulary->n,
                     TOKENIZER_MOST_TOKENS);
     vocabulary->tokens = allocate((size_t)vocabulary->n, sizeof *vocabulary->tokens);
     vocabulary->types = allocate((size_t)vocabulary->n, sizeof *vocabulary->types);
@@ -496,15 +511,15 @@ static enum status read_ids(struct vocabulary *vocabulary, const cJSON *vocab, c
     TRY(place_added(vocabulary, added));
     for (int id = 0; id < vocabulary->n; id++)
         if (!vocabulary->tokens[id])
-            return FAIL(STATUS_INVALID, "%s: no token has the id %d: ids count up without gaps",
-                        vocabulary->path, id);
+            return FAIL(STATUS_INVALID, "%s: no token has the id %d; ids must have no gaps", vocabulary->path,
+                        id);
     return STATUS_OK;
 }
 
-// ---- the bytes of tokens
+// ---- decoding the bytes of tokens
 
-// Decodes text with U+2581 for spaces. Returns its length, or -1 if it also has spaces, which no text can
-// produce.
+// Decodes a token that has U+2581 for spaces. Returns its length in bytes; -1 if it contains a space: no
+// text can produce such a token.
 static int decode_spaces(const char *token, size_t n, char *out) {
     int bytes = 0;
     for (size_t at = 0; at < n;) {
@@ -528,7 +543,8 @@ static bool is_of_spaces(const struct vocabulary *vocabulary) {
     return vocabulary->settings.rules.pattern == TOKEN_PATTERN_SPACES;
 }
 
-// Decodes a token. Returns its number of bytes, at most n, or -1.
+// Decodes a token of n bytes, as the file spells it, to the bytes of text that it stands for. Returns their
+// number, at most n; -1: the spelling is not valid.
 static int decode(const struct vocabulary *vocabulary, const char *token, size_t n, char *out) {
     return is_of_spaces(vocabulary) ? decode_spaces(token, n, out)
                                     : token_decode(token, n, &vocabulary->alphabet, out);
@@ -569,7 +585,7 @@ static enum status make_tokenizer(struct vocabulary *vocabulary) {
     return tokenizer_from_table(&vocabulary->table, "byte-pair", vocabulary->path, &vocabulary->tokenizer);
 }
 
-// ---- merges
+// ---- reading the merges
 
 static enum status add_merge(struct vocabulary *vocabulary, const char *left, size_t left_bytes,
                              const char *right, size_t right_bytes) {
@@ -585,7 +601,7 @@ static enum status add_merge(struct vocabulary *vocabulary, const char *left, si
     }
     if (merge.left < 0 || merge.right < 0 || merge.id < 0)
         return FAIL(STATUS_INVALID,
-                    "%s: merge %d (\"%.*s\" and \"%.*s\") is not of two tokens that make a third",
+                    "%s: merge %d (\"%.*s\" and \"%.*s\") does not join two tokens into a third",
                     vocabulary->path, vocabulary->n_merges, left_bytes < 60 ? (int)left_bytes : 60, left,
                     right_bytes < 60 ? (int)right_bytes : 60, right);
     RESERVE(vocabulary->merges, vocabulary->n_merges + 1, vocabulary->merges_capacity);
@@ -604,14 +620,16 @@ static enum status add_merge_item(struct vocabulary *vocabulary, const cJSON *it
     const char *left = cJSON_GetStringValue(cJSON_GetArrayItem(item, 0)),
                *right = cJSON_GetStringValue(cJSON_GetArrayItem(item, 1));
     if (!left || !right || cJSON_GetArraySize(item) != 2)
-        return FAIL(STATUS_INVALID, "%s: a merge is not two tokens", vocabulary->path);
+        return FAIL(STATUS_INVALID, "%s: a merge has neither the form \"a b\" nor [\"a\", \"b\"]",
+                    vocabulary->path);
     return add_merge(vocabulary, left, strlen(left), right, strlen(right));
 }
 
-// ---- the tokenizer
+// ---- making the tokenizer
 
-// True if it works like GPT-2's: end-of-text, the last id, is the only token that is not text, and each token
-// of more than one byte has one merge, in id order. The tokens alone then define it.
+// True if the tokenizer works like GPT-2's: it has GPT-2's pattern and no other rules, end-of-text is the
+// last id and the only token that is not text, and each token of more than one byte has one merge, in id
+// order. Such a tokenizer is defined by its tokens alone.
 static bool is_plain(const struct vocabulary *vocabulary) {
     const struct tokenizer *tokenizer = vocabulary->tokenizer;
     int n_long = 0;
@@ -635,12 +653,13 @@ static enum status find_named(const struct vocabulary *vocabulary, const char *w
     for (int i = 0; i < vocabulary->n && name && *id < 0; i++)
         *id = strcmp(vocabulary->tokens[i], name) == 0 ? i : -1;
     return !name || *id >= 0 ? STATUS_OK
-                             : FAIL(STATUS_INVALID, "%s: its %s \"%.60s\" is none of its tokens",
+                             : FAIL(STATUS_INVALID, "%s: its %s \"%.60s\" is not one of its tokens",
                                     vocabulary->path, what, name);
 }
 
-// Llama 2: checks that no token continues after a space that follows another character, so that words can be
-// encoded separately. Also checks that either all bytes have a TOKEN_BYTE token, or none.
+// Llama 2: checks that tokens have spaces only at their start, so that words can be encoded separately, and
+// that either all 256 bytes have a TOKEN_BYTE token or none has. If no token has a line feed beside other
+// characters, line feeds can be encoded separately too: sets TOKEN_PATTERN_SPACES_AND_LINES.
 static enum status check_characters(struct vocabulary *vocabulary) {
     struct tokenizer *tokenizer = vocabulary->tokenizer;
     bool line_alone = true;
@@ -662,13 +681,13 @@ static enum status check_characters(struct vocabulary *vocabulary) {
         tokenizer->rules.pattern = TOKEN_PATTERN_SPACES_AND_LINES;
     return n_bytes == 0 || n_bytes == 256
                ? STATUS_OK
-               : FAIL(STATUS_INVALID, "%s: has %d tokens for bytes, expected <0x00> to <0xFF> or none",
+               : FAIL(STATUS_INVALID, "%s: it has %d tokens for bytes, expected <0x00> to <0xFF> or none",
                       vocabulary->path, n_bytes);
 }
 
-// Byte-level: checks that every byte has a token, or that there is an unknown token. SmolLM's has no tokens
-// for some bytes that its training text did not have; these are skipped. Bytes that all text has must have a
-// token.
+// Byte-level: checks that every byte has a token, or that there is an unknown token. SmolLM's tokenizer lacks
+// tokens for some bytes that its training text did not contain; encoding skips these bytes. So with SmolLM's
+// pattern, only printable ASCII and the line feed must have tokens.
 static enum status check_bytes(const struct vocabulary *vocabulary) {
     const struct tokenizer *tokenizer = vocabulary->tokenizer;
     const bool may_lack = tokenizer->rules.pattern == TOKEN_PATTERN_SMOLLM;
@@ -676,11 +695,13 @@ static enum status check_bytes(const struct vocabulary *vocabulary) {
         if (tokenizer->byte_ids[byte] < 0 && tokenizer->unknown < 0 &&
             (!may_lack || (byte >= ' ' && byte <= '~') || byte == '\n'))
             return FAIL(STATUS_INVALID, "%s: no token for the byte 0x%02x, expected one for each of %s",
-                        vocabulary->path, byte, may_lack ? "those of ASCII text" : "the 256 bytes");
+                        vocabulary->path, byte,
+                        may_lack ? "the printable ASCII bytes and the line feed" : "the 256 bytes");
     return STATUS_OK;
 }
 
-// Adds the added tokens that are found in text: those that are not special, and do not begin or end a text.
+// Adds the added tokens that encoding finds in text: those that are not special, do not begin documents
+// (bos), and do not end generation.
 static enum status add_added(struct vocabulary *vocabulary, const cJSON *added) {
     const struct token_settings *settings = &vocabulary->settings;
     const cJSON *item;
@@ -764,9 +785,9 @@ enum status tokenizer_read_json(const char *path, const char *json, size_t lengt
     *out = NULL;
     TRY(json_parse(json, length, path, &root));
     token_alphabet_init(&vocabulary.alphabet);
-    enum status status = is_tokenizer(root)
-                             ? read_tokenizer_json(&vocabulary, root)
-                             : FAIL(STATUS_INVALID, "%s is JSON, but no Hugging Face tokenizer.json", path);
+    enum status status =
+        is_tokenizer(root) ? read_tokenizer_json(&vocabulary, root)
+                           : FAIL(STATUS_INVALID, "%s is JSON, but not a Hugging Face tokenizer.json", path);
     if (status == STATUS_OK)
         vocabulary.tokenizer->json = copy_string(json);
     free(vocabulary.tokens);

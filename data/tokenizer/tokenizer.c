@@ -72,7 +72,7 @@ int token_decode(const char *text, size_t n, const struct token_alphabet *alphab
     return bytes;
 }
 
-// ---- tables
+// ---- the tables of tokens and pairs
 
 uint64_t tokenizer_hash_pair(uint64_t pair) {
     pair *= 0x9E3779B97F4A7C15u;
@@ -181,7 +181,7 @@ enum status tokenizer_from_table(struct token_table *tokens, const char *kind, c
     return status;
 }
 
-// ---- pairs
+// ---- adding pairs
 
 static void make_pair_slots(struct tokenizer *tokenizer, size_t n) {
     tokenizer->pairs.n_slots = table_size(n);
@@ -198,9 +198,10 @@ static void find_byte_pairs(struct tokenizer *tokenizer) {
                     tokenizer_find_pair(tokenizer, tokenizer->byte_ids[left], tokenizer->byte_ids[right]);
 }
 
-// Visits every pair of tokens that concatenate to a third. Counts the pairs; with `add`, adds them to the
-// table.
-//   has_length   which lengths tokens have: a token is split only where both halves have such a length
+// Finds all pairs of normal tokens that concatenate to a third. Returns their number.
+//   has_length   by number of bytes: whether any token has this length. A token is split only into two such
+//                lengths
+//   add          true: also add the pairs to the table
 static size_t each_pair(struct tokenizer *tokenizer, const bool *has_length, bool add) {
     size_t n_pairs = 0;
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
@@ -295,15 +296,15 @@ enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const c
 
 // ---- the checksum
 
-// If ids rise with the merges, the merges follow from the tokens. They then add nothing to the checksum,
-// which equals that of files without merges.
+// Returns the checksum `seed`, extended by the merges. The merges are left out if the ids that they make rise
+// with their ranks: they then follow from the tokens, and a file without merges must get the same checksum.
 static uint64_t merges_checksum(const struct tokenizer *tokenizer, uint64_t seed) {
     bool rising = true;
     for (int32_t rank = 1; rank < tokenizer->pairs.n_merges; rank++)
         rising = rising && tokenizer->pairs.merge_ids[rank] >= tokenizer->pairs.merge_ids[rank - 1];
     if (rising)
         return seed;
-    uint64_t sum = 0; // order-independent, as the table has no order
+    uint64_t sum = 0; // a sum does not depend on the order of the slots
     for (size_t slot = 0; slot < tokenizer->pairs.n_slots; slot++)
         if (tokenizer->pairs.slots[slot].pair != EMPTY_KEY)
             sum += XXH3_64bits_withSeed(&tokenizer->pairs.slots[slot].pair, sizeof(uint64_t),
@@ -312,7 +313,8 @@ static uint64_t merges_checksum(const struct tokenizer *tokenizer, uint64_t seed
 }
 
 void tokenizer_set_checksum(struct tokenizer *tokenizer) {
-    const int n = tokenizer->is_plain ? tokenizer->n_ids - 1 : tokenizer->n_ids; // without end-of-text
+    const int n =
+        tokenizer->is_plain ? tokenizer->n_ids - 1 : tokenizer->n_ids; // if plain, without end-of-text
     const uint64_t of_tokens =
         XXH3_64bits_withSeed(tokenizer->bytes, tokenizer->offsets[n],
                              XXH3_64bits(tokenizer->offsets, ((size_t)n + 1) * sizeof *tokenizer->offsets));

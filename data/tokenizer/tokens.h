@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// How text is split into pre-tokens: each match is one. (?i:...) ignores case; character classes are
-// Unicode's.
+// Regular expressions that split text into pre-tokens: each match is a pre-token. (?i:...) ignores case;
+// character classes are Unicode's.
 #define TOKEN_PATTERN_TEXT_GPT2                                                                              \
     "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define TOKEN_PATTERN_TEXT_LLAMA3                                                                            \
@@ -28,23 +28,26 @@ enum token_pattern {
     TOKEN_PATTERN_GPT2,
     TOKEN_PATTERN_LLAMA3,
     TOKEN_PATTERN_QWEN2,
-    // Each number (\p{N}) alone; between numbers GPT-2's pattern, as if the text ended before each.
+    // Each number character (\p{N}) is a pre-token. GPT-2's pattern splits the text between two such
+    // characters as if it were a whole text.
     TOKEN_PATTERN_SMOLLM,
-    // Llama 2: one or more spaces and all characters up to the next space; U+2581 counts as a space.
+    // Llama 2: a pre-token is consecutive spaces, if there are any, and then all characters up to the next
+    // space. U+2581 counts as a space.
     TOKEN_PATTERN_SPACES,
-    // The same, with each line feed alone: no token has one beside other characters.
+    // Like SPACES, but each line feed is a pre-token. For tokenizers in which no token has a line feed beside
+    // other characters.
     TOKEN_PATTERN_SPACES_AND_LINES,
-    TOKEN_PATTERN_CL100K, // OpenAI's cl100k_base: Llama 3's, but white space at the end of a text is one
-                          // pre-token
-    TOKEN_PATTERN_O200K,  // OpenAI's o200k_base
+    // OpenAI's cl100k_base: like Llama 3's, but white space at the end of a text is one pre-token.
+    TOKEN_PATTERN_CL100K,
+    TOKEN_PATTERN_O200K, // OpenAI's o200k_base
 };
 struct token_rules {
     enum token_pattern pattern;
-    bool nfc;                         // text is first normalized to NFC (base/utf8.h)
-    const struct added_tokens *added; // the tokenizer's tokens that are found in text first; NULL: none
+    bool nfc;                         // text is first normalized to Unicode's NFC
+    const struct added_tokens *added; // the added tokens, which are found in text first; NULL: none
 };
 
-// What an id stands for. The numbers are those of GGUF.
+// What an id stands for. The values are those of GGUF's token types.
 enum token_type {
     TOKEN_NORMAL = 1,
     TOKEN_UNKNOWN = 2, // stands for characters without a token
@@ -57,6 +60,6 @@ struct token_merge {
     int32_t left, right, id; // left and right merge to id
 };
 
-#define TOKENIZER_MOST_ENDS 8 // ids that end generation
+#define TOKENIZER_MOST_ENDS 8 // maximum number of ids that end generation
 
 #endif

@@ -15,12 +15,13 @@
 struct word {
     const char *text; // points into the caller's text
     size_t n_bytes;
-    int64_t count;
-    int32_t *ids; // (n), in `storage`
+    int64_t count; // how often it occurs in the text
+    int32_t *ids;  // (n) its tokens so far; in training.storage
     int n;
 };
 
-// A pair of ids, how often it occurs, and the words in which it was found (some may no longer contain it).
+// A pair of ids, how often it occurs in the text, and the words in which it has been found. Some of these
+// words may no longer contain it.
 struct pair_count {
     uint64_t pair;
     int64_t count;
@@ -28,6 +29,7 @@ struct pair_count {
     int n_words, capacity;
 };
 
+// An entry of the heap: a pair, and its count when the entry was pushed.
 struct entry {
     int64_t count;
     uint64_t pair;
@@ -36,19 +38,20 @@ struct entry {
 struct training {
     struct word *words;
     size_t n_words, words_capacity;
-    int32_t *word_slots; // hash table of words; -1: empty
+    int32_t *word_slots; // hash table of indices in `words`; -1: empty
     size_t n_word_slots;
     int32_t *storage; // the ids of all words
     struct pair_count *pairs;
-    size_t n_pairs, n_pair_slots; // a hash table of pairs with open addressing
+    size_t n_pairs, n_pair_slots; // `pairs` is a hash table with open addressing, of n_pair_slots slots
     struct entry *heap;
     size_t n_heap, heap_capacity;
+    // The tokens so far. The bytes of token i are [offsets[i], offsets[i + 1]) of `bytes`.
     struct text bytes;
     uint32_t *offsets;
     int n_tokens;
 };
 
-// ---- words
+// ---- counting words
 
 static void grow_words(struct training *training) {
     const size_t capacity = training->words_capacity ? 2 * training->words_capacity : 1 << 14;
@@ -82,8 +85,8 @@ static void count_word(struct training *training, const char *text, size_t n) {
     training->words[training->n_words++] = (struct word){.text = text, .n_bytes = n, .count = 1, .n = (int)n};
 }
 
-// Counts words. A word ends at the end of its document.
-//   starts   (n) offsets of the documents in the text; none: one document
+// Splits the text into words, and counts them. No word spans documents.
+//   starts   (n_starts) offsets of the documents in the text; none: one document
 static enum status count_words(struct training *training, const char *text, size_t bytes,
                                const size_t *starts, size_t n_starts) {
     const struct token_rules rules = {.pattern = TOKEN_PATTERN_GPT2};
@@ -110,7 +113,7 @@ static enum status count_words(struct training *training, const char *text, size
     return STATUS_OK;
 }
 
-// ---- pairs
+// ---- counting pairs
 
 static void grow_pairs(struct training *training) {
     size_t n_slots = training->n_pair_slots ? 2 * training->n_pair_slots : 1 << 15;
@@ -130,7 +133,8 @@ static void grow_pairs(struct training *training) {
     training->n_pair_slots = n_slots;
 }
 
-// Finds or adds a pair's entry. The pointer is valid until the next call.
+// Returns a pair's entry in training->pairs, and adds one if there is none. The pointer is valid until the
+// next call.
 static struct pair_count *find_pair(struct training *training, uint64_t pair) {
     if (2 * (training->n_pairs + 1) > training->n_pair_slots)
         grow_pairs(training);
@@ -143,7 +147,7 @@ static struct pair_count *find_pair(struct training *training, uint64_t pair) {
     return row;
 }
 
-// Heap order: the most frequent pair first; of equally frequent pairs, the smaller.
+// Heap order: the most frequent pair first; of equally frequent pairs, the smaller pair of ids.
 static bool before(const struct entry *a, const struct entry *b) {
     return a->count != b->count ? a->count > b->count : a->pair < b->pair;
 }
@@ -171,11 +175,11 @@ static struct entry heap_pop(struct training *training) {
     return top;
 }
 
-// Changes a pair's count by `change`. If it grows, also records that the word contains the pair.
+// Changes a pair's count by `change`. If the count grows, also records that the word contains the pair.
 static void change_pair(struct training *training, int32_t left, int32_t right, int64_t change,
                         int32_t word) {
     struct pair_count *row = find_pair(training, (uint64_t)left << 32 | (uint32_t)right);
-    row->count += change; // if it shrinks, the heap entry is corrected when popped
+    row->count += change; // if it falls, merge_best corrects the heap entry when it pops it
     if (change > 0 && (row->n_words == 0 || row->words[row->n_words - 1] != word)) {
         RESERVE(row->words, row->n_words + 1, row->capacity);
         row->words[row->n_words++] = word;
@@ -193,7 +197,7 @@ static void count_pairs(struct training *training) {
             heap_push(training, &training->pairs[slot]);
 }
 
-// ---- merges
+// ---- merging pairs
 
 // Merges every occurrence of the pair in one word, and updates the counts of the neighbouring pairs.
 static void merge_in_word(struct training *training, int32_t index, uint64_t pair, int32_t id) {
@@ -222,7 +226,8 @@ static void merge_in_word(struct training *training, int32_t index, uint64_t pai
     word->n = kept;
 }
 
-// After a merge, pushes the pairs that contain the new token, with their counts.
+// After a merge, pushes the pairs that contain the new token `id` on the heap, with their counts.
+//   words   (n_words) indices of the words in which the merge was applied
 static void push_neighbours(struct training *training, int32_t id, const int32_t *words, int n_words) {
     for (int i = 0; i < n_words; i++) {
         const struct word *word = &training->words[words[i]];
@@ -250,8 +255,8 @@ static void append_token(const struct training *training, int32_t id, struct tex
                    training->offsets[id + 1] - training->offsets[id]);
 }
 
-// Returns the existing token with the bytes of this pair, or -1. Tokens are identified by their bytes, so
-// these must be unique.
+// Returns the existing token with these bytes (of a merged pair), or -1. No two tokens may have the same
+// bytes: encoding finds tokens by their bytes.
 static int32_t find_same(const struct training *training, const struct text *merged) {
     for (int32_t id = 256; id < training->n_tokens; id++) {
         uint32_t n = training->offsets[id + 1] - training->offsets[id];
@@ -261,7 +266,8 @@ static int32_t find_same(const struct training *training, const struct text *mer
     return -1;
 }
 
-// Merges the most frequent pair. Returns false if no pair is left.
+// Merges the most frequent pair in all words, into a new token or an existing one with the same bytes.
+// Returns false if no pair is left.
 static bool merge_best(struct training *training) {
     struct pair_count *row = NULL;
     struct entry top = {0};
@@ -323,7 +329,7 @@ enum status tokenizer_train(const char *text, size_t bytes, const size_t *starts
     *out = NULL;
     if (vocab_size < 257 || vocab_size > 65536)
         return FAIL(STATUS_INVALID,
-                    "a vocabulary of %d ids, expected from 257 (256 bytes and end-of-text) to 65536",
+                    "cannot train a vocabulary of %d ids, expected 257 (256 bytes and end-of-text) to 65536",
                     vocab_size);
     struct token_table tokens = {0};
     enum status status = count_words(&training, text, bytes, starts, n_starts);

@@ -1,4 +1,5 @@
-// See infer/export/export.h. Each format has a file of its own.
+// The parts of an export that do not depend on the format: reading the weights and the tokenizer, and
+// replacing the folder. Each format's writer is in a file of its own.
 #include "infer/export/export.h"
 
 #include <stdio.h>
@@ -13,15 +14,15 @@
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/tokenizer.h"
 
-#define LIVE_S   0.2  // between two updates of the progress line
-#define REPORT_S 30.0 // between two messages if there is no progress line
+#define LIVE_S   0.2  // seconds between updates of the progress line
+#define REPORT_S 30.0 // seconds between messages if there is no progress line
 
 const char *export_format_name(enum export_format format) {
     static const char *const names[N_EXPORT_FORMATS] = {"hf", "gguf"};
     return names[format];
 }
 
-// ---- the source
+// ---- reading the weights and the tokenizer
 
 static void report_progress(struct exporter *exporter) {
     const double now = clock_monotonic_s(), interval = log_is_terminal() ? LIVE_S : REPORT_S;
@@ -70,11 +71,11 @@ static enum status open_tokenizer(struct exporter *exporter) {
     return STATUS_OK;
 }
 
-// ---- the folder
+// ---- the export folder
 
 #define TEMPORARY    ".export-unfinished"
 #define REPLACED     ".export-replaced"
-#define FILES_LISTED 3 // the most files that a message lists
+#define FILES_LISTED 3 // maximum number of files that a message names
 
 // True if the export folder is the folder of the weights.
 static bool is_source(const struct exporter *exporter) {
@@ -92,7 +93,7 @@ static bool is_listed(const cJSON *files, const char *name) {
     return false;
 }
 
-// Lists the files in a folder that no export wrote.
+// Lists the files and folders in a folder that no export wrote: those that EXPORT_RECORD does not list.
 static enum status list_others(const char *folder, struct file_list *others) {
     cJSON *record = NULL;
     char *path = file_path("%s/" EXPORT_RECORD, folder);
@@ -153,7 +154,7 @@ static enum status check_folder(const struct exporter *exporter) {
     return check_others(exporter);
 }
 
-// Checks that the folder may be written, and creates the temporary folder.
+// Checks that exporter->folder may be written. Creates the temporary folder beside it.
 static enum status make_folder(struct exporter *exporter) {
     exporter->target = realpath(exporter->folder, NULL);
     if (!exporter->target)
@@ -163,7 +164,7 @@ static enum status make_folder(struct exporter *exporter) {
     char *temporary = file_path("%s" TEMPORARY, exporter->target);
     enum status status = check_folder(exporter);
     if (status == STATUS_OK && file_exists(temporary))
-        status = file_remove_tree(temporary); // leftovers of a killed process
+        status = file_remove_tree(temporary); // left over from a killed process
     exporter->first_missing = file_first_missing(temporary);
     if (status == STATUS_OK)
         status = file_make_folders(temporary);
@@ -202,6 +203,7 @@ static enum status write_record(struct exporter *exporter) {
 
 // With --force: moves files that no export wrote from the replaced folder to the new one, unless the new
 // folder has a file of the same name.
+//   all   also move files that an export wrote, because the replaced folder is that of the weights
 static enum status keep_others(const struct exporter *exporter, const char *replaced, bool all) {
     struct file_list others = {0};
     enum status status = all ? file_list_folder(&others, replaced) : list_others(replaced, &others);
@@ -273,10 +275,10 @@ enum status export_run(struct exporter *exporter, const char *path, const char *
 }
 
 void export_free(struct exporter *exporter) {
-    if (exporter->temporary && file_remove_tree(exporter->temporary) != STATUS_OK)
-        status_clear(); // the failure was reported before
-    if (exporter->temporary)
+    if (exporter->temporary) {
+        file_discard_tree(exporter->temporary); // if this fails, the next export to the folder removes it
         file_remove_made(exporter->temporary, exporter->first_missing);
+    }
     free(exporter->temporary);
     free(exporter->target);
     file_list_free(&exporter->files);

@@ -1,6 +1,6 @@
-// Exports trained weights to the formats of other programs, with the tokenizer and the other files needed to
-// load them: Hugging Face (transformers) and GGUF (llama.cpp). Values are read and written one tensor at a
-// time.
+// Exports trained weights to the formats of other programs: Hugging Face (transformers) and GGUF (llama.cpp).
+// Also writes the tokenizer and the other files that these programs need. Values are read and written one
+// tensor at a time.
 #ifndef ZERO_INFER_EXPORT_EXPORT_H
 #define ZERO_INFER_EXPORT_EXPORT_H
 
@@ -17,41 +17,52 @@ enum export_format {
 };
 const char *export_format_name(enum export_format format); // "hf", "gguf"
 
-// Written last; lists the other files (JSON). A folder with this file was written by this program.
+// A JSON file that is written last and lists the other files of an export. A folder that contains it was
+// written by an export.
 #define EXPORT_RECORD "export.json"
 
 struct export_options {
     enum export_format format;
     enum value_type type;
-    uint64_t max_shard_bytes; // EXPORT_HF: limit per safetensors file, unless one tensor is larger
-    const char *tokenizer;    // NULL: the weights' own tokenizer; "none"; or a path for tokenizer_load
+    uint64_t max_shard_bytes; // EXPORT_HF: maximum tensor bytes per file, unless one tensor has more
+    const char *tokenizer;    // path for tokenizer_load; NULL: the weights' own; "none": export no tokenizer
     const char *weights;      // "average", "latest" or NULL, as in weights_choose
-    bool force;               // write into a folder that no export wrote; its other files are kept
-    bool (*is_stopped)(void); // polled; once true, the export ends with STATUS_STOPPED. NULL: never
+    // Also write into the folder of the weights, or into one with files that no export wrote. Such files are
+    // kept, unless the export writes one of the same name.
+    bool force;
+    // Called repeatedly. If it returns true, the export ends with STATUS_STOPPED. NULL: it is never
+    // stopped.
+    bool (*is_stopped)(void);
 };
 
 // An export: its inputs, its state and its results.
 struct exporter {
-    const char *path, *folder; // path: of the weights; folder: to write
+    const char *path, *folder; // the path of the weights, and the folder to write
     const struct export_options *options;
     struct weights weights;
     struct params params;
-    struct tokenizer *tokenizer; // NULL: none
-    struct param_source source;  // reads `weights`
+    struct tokenizer *tokenizer; // the tokenizer to export; NULL: none
+    struct param_source source;  // reads the tensors' values from `weights`
     char *target;                // `folder` with links resolved, without a "/" at its end
-    char *temporary;             // folder beside it, in which files are written first
-    size_t first_missing;        // of its path, before it was created (base/file.h)
-    struct file_list files;      // names of the files written
-    uint64_t bytes;              // bytes of those files
-    uint64_t done, total;        // elements read so far, and in all tensors
-    double reported;             // time of the last progress report
+    char *temporary;             // folder beside `target`, in which files are written first
+    // For file_remove_made: length of the prefix of `temporary` that names the first folder that was
+    // missing.
+    size_t first_missing;
+    struct file_list files; // names of the files written
+    uint64_t bytes;         // total size of the files written
+    uint64_t done, total;   // elements read so far, and in all tensors
+    double reported;        // when progress was last reported (clock_monotonic_s)
 };
 
-// Exports the weights at `path` (infer/weights.h) to `folder`. The folder is created; an existing one is
-// replaced if an earlier export wrote all its files. It appears once all files are complete; a failure leaves
-// it unchanged. STATUS_INVALID: the format has no such dtype; the tokenizer does not fit; the folder has
-// files that no export wrote, and `force` is not set; or a value does not fit the dtype. STATUS_FAILED: a
-// read or a write failed, or the export was stopped.
+// Exports the weights at `path` (infer/weights.h) to `folder`. An existing folder is replaced if earlier
+// exports wrote all of its files, or with `force`. The new folder appears once all its files are complete. A
+// failure before that changes nothing. STATUS_INVALID:
+// - there are no weights at `path`
+// - the format does not support the dtype, or a feature of the model or its tokenizer
+// - the tokenizer has more ids than the model
+// - the folder has files that no export wrote, or is the folder of the weights, and `force` is not set
+// - a value does not fit the dtype
+// STATUS_FAILED: a read or a write failed. STATUS_STOPPED: is_stopped returned true.
 enum status export_run(struct exporter *exporter, const char *path, const char *folder,
                        const struct export_options *options) MUST_CHECK;
 void export_free(struct exporter *exporter); // also after a failure

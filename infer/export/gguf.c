@@ -12,7 +12,7 @@
 #include "data/tokenizer/export.h"
 #include "infer/export/export.h"
 
-#define QUANTIZATION_VERSION 2 // version of ggml's block formats
+#define QUANTIZATION_VERSION 2 // version of ggml's formats of quantized blocks
 
 static uint32_t file_type(enum value_type type) {
     static const uint32_t types[N_VALUE_TYPES] = {
@@ -26,15 +26,17 @@ static uint32_t tensor_type(enum value_type type) {
     return types[type];
 }
 
-// llama.cpp reads beta_fast and beta_slow from the command line only; these are its defaults.
+// True if YaRN's beta_fast and beta_slow are llama.cpp's defaults. llama.cpp takes other values only from
+// its command line, not from a GGUF file.
 static bool has_usual_betas(const struct rope_config *rope) {
     return fabs(rope->beta_fast - 32) < 1e-6 && fabs(rope->beta_slow - 1) < 1e-6;
 }
 
-// What llama.cpp's loader knows of an architecture. It ignores other keys and refuses other tensors.
+// What llama.cpp's loader supports for each architecture. It ignores keys that it does not know, and refuses
+// tensors that it does not know.
 static const struct architecture {
     const char *name;
-    unsigned rope_types;   // bits of supported types; llama3's factors are a tensor
+    unsigned rope_types;   // the supported values of enum rope_type, as bits 1 << rope_type
     bool has_any_head_dim; // false: n_head * head_dim must be n_embd
 } architectures[] = {
     {"gpt2", 1u << ROPE_DEFAULT, false},
@@ -43,7 +45,8 @@ static const struct architecture {
     {"qwen3", 1u << ROPE_DEFAULT | 1u << ROPE_LINEAR | 1u << ROPE_YARN, true},
 };
 
-// Returns what the model has and the architecture lacks, in words; NULL: nothing.
+// Returns an option or a feature of the model that llama.cpp does not support in this architecture, worded
+// to follow "a model with" in a message. NULL: it supports all.
 static const char *find_lack(const struct gpt_config *config, const struct architecture *architecture) {
     if (!(architecture->rope_types & 1u << config->rope.type))
         return "model.rope_scaling.rope_type=llama3, which llama.cpp does not have for Qwen2 and Qwen3";
@@ -68,13 +71,13 @@ static enum status check_model(const struct exporter *exporter) {
         if (strcmp(name, architectures[i].name) == 0)
             lacks = find_lack(config, &architectures[i]);
     return lacks ? FAIL(STATUS_INVALID, "%s: cannot write a GGUF file of a model with %s%s", exporter->folder,
-                        lacks, name ? "; export them with --to hf" : "")
+                        lacks, name ? "; export it with --to hf instead" : "")
                  : STATUS_OK;
 }
 
 // ---- key-value pairs
 
-// A key of the architecture, such as "llama.block_count".
+// The name of a key that begins with the architecture, such as "llama.block_count".
 struct key {
     char text[64];
 };
@@ -97,7 +100,7 @@ static void add_rope(const struct gpt_config *config, struct gguf_keys *keys) {
         return;
     gguf_add_u32(keys, key_of(config, "rope.scaling.original_context_length").text,
                  (uint32_t)rope->original_positions);
-    // llama.cpp multiplies its own factor, 0.1 log(factor) + 1, by this one.
+    // llama.cpp multiplies the key's value by 0.1 log(factor) + 1, so attention_factor is divided by that.
     const double usual = 0.1 * log(rope->factor) + 1;
     if (rope->attention_factor > 0)
         gguf_add_f32(keys, key_of(config, "rope.scaling.attn_factor").text,
@@ -130,12 +133,13 @@ static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
     add_rope(config, keys);
 }
 
-// ---- tensors
+// ---- the list of tensors
 
-// The source of a tensor's values.
+// Where a tensor's values come from.
 struct source {
-    int param, part; // part: named rows of a fused tensor, -1: all rows; param -1: RoPE's frequency factors
-    int heads;       // above 0: rows of this many heads, reordered for llama.cpp
+    int param; // index of the parameter; -1: RoPE's frequency factors
+    int part;  // index of named rows of a fused parameter; -1: all rows
+    int heads; // above 0: the rows are those of this many heads, and are reordered as llama.cpp expects
     enum value_type type;
 };
 
@@ -147,8 +151,8 @@ struct tensor_list {
 
 // ---- tokenizer
 
-// Adds the tokenizer as llama.cpp reads it: model "gpt2" with merges, or "llama" with scores. Ids of the
-// vocabulary that the tokenizer does not have become unused tokens.
+// Adds the spelling and the type of each of the n ids of the model's vocabulary. An id that the tokenizer
+// does not have becomes an unused token named [PADid].
 static void add_tokens(const struct tokenizer *tokenizer, int n, struct gguf_keys *keys) {
     const int n_ids = tokenizer_n_ids(tokenizer);
     struct text spelling = {0};
@@ -194,7 +198,8 @@ static enum status add_scores(const struct tokenizer *tokenizer, int n, struct g
     return status;
 }
 
-// Adds the end-of-generation tokens. llama.cpp has keys for three of them, and knows others by name.
+// Adds the tokens that end generation. GGUF has keys for three of them. llama.cpp recognizes some others by
+// their names.
 static void add_ends(const struct tokenizer *tokenizer, struct gguf_keys *keys) {
     static const char *const names[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                         "tokenizer.ggml.eom_token_id"};
@@ -226,15 +231,18 @@ static void add_chat_template(const struct tokenizer *tokenizer, struct gguf_key
     cJSON_Delete(template);
 }
 
+// Adds the tokenizer as llama.cpp reads it: with merges for tokenizer.ggml.model "gpt2", with scores for
+// "llama". Without a tokenizer, the model is "none".
 static enum status add_tokenizer(const struct tokenizer *tokenizer, int vocab_size, struct gguf_keys *keys) {
     if (!tokenizer) {
         gguf_add_string(keys, "tokenizer.ggml.model", "none");
         return STATUS_OK;
     }
     if (tokenizer_rules(tokenizer).pattern >= TOKEN_PATTERN_CL100K)
-        return FAIL(STATUS_INVALID,
-                    "GGUF has no name for the pattern of this tokenizer; export with --to hf, or "
-                    "without it: --tokenizer none");
+        return FAIL(
+            STATUS_INVALID,
+            "GGUF has no name for the pattern by which this tokenizer splits text; export with --to hf, or "
+            "without the tokenizer: --tokenizer none");
     const bool has_scores = tokenizer_adds_space(tokenizer);
     gguf_add_string(keys, "tokenizer.ggml.model", tokenizer_gguf_model(tokenizer));
     gguf_add_string(keys, "tokenizer.ggml.pre", tokenizer_gguf_pre(tokenizer));
@@ -252,7 +260,7 @@ static enum status add_tokenizer(const struct tokenizer *tokenizer, int vocab_si
     return STATUS_OK;
 }
 
-// ---- tensors
+// ---- writing the tensors
 
 static enum value_type choose_type(const struct params *params, const struct param *param,
                                    enum value_type type) {
@@ -275,7 +283,7 @@ static void add_tensor(const struct exporter *exporter, int index, int part, str
         .param = index, .part = part, .heads = gguf_reordered_heads(params, index, part), .type = type};
 }
 
-// Adds the divisors of Llama 3's frequency scaling.
+// If the model has Llama 3's RoPE scaling, adds the tensor of divisors of RoPE's frequencies.
 static void add_rope_factors(const struct gpt_config *config, struct tensor_list *list) {
     if (config->family == FAMILY_GPT2 || config->rope.type != ROPE_LLAMA3)
         return;

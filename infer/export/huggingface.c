@@ -1,6 +1,6 @@
-// A folder as transformers' save_pretrained writes it for GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM
-// or Qwen3ForCausalLM, with its tokenizer. GPT-2's linear weights are stored as (in, out) (Conv1D). A tied
-// lm_head is not stored.
+// Writes a folder as transformers' save_pretrained does for GPT2LMHeadModel, LlamaForCausalLM,
+// Qwen2ForCausalLM or Qwen3ForCausalLM, with its tokenizer. GPT-2's linear weights are stored as (in, out)
+// (Conv1D). A tied lm_head is not stored.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "data/tokenizer/export.h"
 #include "infer/export/export.h"
 
-// Writes a small file.
+// Writes a text file of the export.
 static enum status write_text(struct exporter *exporter, const char *name, struct text *text) {
     char *path = export_new_file(exporter, name);
     enum status status = file_write_all(path, text->data, text->length);
@@ -32,13 +32,12 @@ static const char *torch_name(enum value_type type) {
 
 // A tensor in the files: a parameter, or named rows of a fused parameter.
 struct tensor {
-    int param, part; // part -1: all rows
+    int param, part; // index of the parameter, and of the named rows (-1: all rows)
     char name[64];
     size_t elements;
 };
 
-// All tensors in order, and their division into files: file i has the tensors from first[i] up to first[i +
-// 1].
+// All tensors in order, divided into n files. File i contains tensors first[i] to first[i + 1] - 1.
 struct shards {
     struct tensor *tensors;
     int n_tensors;
@@ -93,7 +92,7 @@ static char *shard_name(const struct shards *shards, int i) {
 
 struct shard_writing {
     const struct exporter *exporter;
-    const struct tensor *tensors; // of this file
+    const struct tensor *tensors; // the tensors of this file
 };
 
 static enum status write_tensor(void *context, int index, struct file_writer *writer) {
@@ -159,9 +158,10 @@ static enum status write_weights(struct exporter *exporter) {
     return status;
 }
 
-// ---- settings
+// ---- config.json and the other files of settings
 
-// Adds the last settings: the token that begins a text, and those that end it.
+// Adds the last members of a JSON file, the ids of the token that begins a text and of those that end it,
+// and the closing brace.
 static void add_ids(const struct exporter *exporter, struct text *out) {
     if (!exporter->tokenizer) {
         text_add(out, "  \"bos_token_id\": null,\n  \"eos_token_id\": null\n}\n");
@@ -173,7 +173,7 @@ static void add_ids(const struct exporter *exporter, struct text *out) {
     text_add(out, "\n}\n");
 }
 
-// Adds one member of an object.
+// Adds a value of the model's config as a member of a JSON object.
 static void add_field(const struct gpt_field *field, const char *key, const struct gpt_config *config,
                       struct text *out) {
     char number[32];
@@ -205,7 +205,8 @@ static void add_gpt2(const struct exporter *exporter, struct text *out) {
     add_ids(exporter, out);
 }
 
-// Returns Hugging Face's class for a model of the Llama family, or NULL if no class has all its features.
+// Returns the name of transformers' class for a model of the Llama family, without "ForCausalLM"; NULL if
+// no class has all features of the model.
 static const char *llama_class(const struct gpt_config *config) {
     if (config->qkv_bias && !config->o_bias)
         return config->qk_norm ? NULL : "Qwen2";
@@ -226,10 +227,12 @@ static void add_rope_scaling(const struct gpt_config *config, struct text *out) 
     text_add(out, "},\n");
 }
 
-// Which blocks have a window. transformers has one length for all of them.
+// The model's sliding windows. In transformers, all windows of a model have the same length.
 struct windows {
-    int length, other; // length in a block with a window, and a different length if there is one; 0: none
-    int n, first;      // number of blocks with a window, and the first of them (n_layer: none)
+    int length; // positions in the window of block `first`; 0: no block has a window
+    int other;  // a different length that another block has; 0: none
+    int n;      // number of blocks with a window
+    int first;  // index of the first block with a window; n_layer: none
 };
 
 static struct windows windows_of(const struct gpt_config *config) {
@@ -247,9 +250,10 @@ static struct windows windows_of(const struct gpt_config *config) {
     return windows;
 }
 
-// transformers reads "layer_types" since 4.53. Earlier versions with FlashAttention use windows from block
-// "max_window_layers" on; with other attention, in all blocks. Without "sliding_window" the length is 4096,
-// which versions before 4.52 apply even if windows are off.
+// Adds the sliding windows. transformers since 4.53 reads from "layer_types" which blocks have a window.
+// Earlier versions use windows from block "max_window_layers" on with FlashAttention, and in all blocks
+// with other attention kernels. "sliding_window" is written even if it is null: without it, the length is
+// 4096, which versions before 4.52 apply even if windows are off.
 static void add_windows(const struct gpt_config *config, struct text *out) {
     const struct windows windows = windows_of(config);
     char length[16] = "null";
@@ -307,8 +311,8 @@ static enum status check_windows(const struct exporter *exporter) {
     if (strcmp(llama_class(config), "Llama") == 0)
         return FAIL(
             STATUS_INVALID,
-            "%s: transformers' Llama has no sliding windows (model.window); Qwen2 and Qwen3 have them, "
-            "which are models with model.qkv_bias or model.qk_norm",
+            "%s: transformers' Llama has no sliding windows (model.window); only Qwen2 (model.qkv_bias) and "
+            "Qwen3 (model.qk_norm) have them",
             exporter->folder);
     if (windows.other > 0)
         return FAIL(STATUS_INVALID,
@@ -316,9 +320,10 @@ static enum status check_windows(const struct exporter *exporter) {
                     "for all blocks with a window",
                     exporter->folder, windows.length, windows.other);
     if (windows.n < config->n_layer)
-        log_warning("%d of the %d blocks have a window: transformers reads which ones since 4.53; earlier "
-                    "versions give all of them the window, or with FlashAttention those from block %d on",
-                    windows.n, config->n_layer, windows.first);
+        log_warning(
+            "%d of the %d blocks have a window; only transformers since 4.53 reads which ones. Earlier "
+            "versions use the window in all blocks, or with FlashAttention in those from block %d on",
+            windows.n, config->n_layer, windows.first);
     return STATUS_OK;
 }
 
@@ -333,7 +338,7 @@ static void warn_of_yarn(const struct exporter *exporter) {
                     exporter->folder, ratio, rope->factor);
 }
 
-// Refuses a model that no class of transformers can compute.
+// Refuses a model with a feature that no class of transformers has.
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
     if (config->family == FAMILY_MODERN)
@@ -344,11 +349,12 @@ static enum status check_model(const struct exporter *exporter) {
     if (config->family == FAMILY_GPT2)
         return STATUS_OK;
     if (!llama_class(config))
-        return FAIL(STATUS_INVALID,
-                    "%s: transformers has no model with both model.qkv_bias and model.qk_norm but without "
-                    "model.o_bias, nor with model.o_bias alone; a model of one of Llama, Qwen2 and Qwen3 can "
-                    "be exported",
-                    exporter->folder);
+        return FAIL(
+            STATUS_INVALID,
+            "%s: transformers has no model with both model.qkv_bias and model.qk_norm but without "
+            "model.o_bias, nor with model.o_bias alone; only models with the features of Llama, Qwen2 "
+            "or Qwen3 can be exported",
+            exporter->folder);
     warn_of_yarn(exporter);
     return check_windows(exporter);
 }
@@ -367,7 +373,7 @@ static void add_special_tokens(const struct exporter *exporter, struct text *out
     tokenizer_add_special_map(exporter->tokenizer, out);
 }
 
-// Adds the model card.
+// Adds the model card (README.md).
 static void add_card(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
@@ -424,7 +430,8 @@ static enum status write_tokenizer(struct exporter *exporter) {
 
 enum status export_huggingface(struct exporter *exporter) {
     TRY(check_model(exporter));
-    TRY(write_tokenizer(exporter)); // it may fail, so it comes before the weights
+    // The tokenizer is written before the weights, which take long: not every tokenizer can be exported.
+    TRY(write_tokenizer(exporter));
     TRY(write_settings(exporter));
     return write_weights(exporter);
 }

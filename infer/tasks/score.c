@@ -1,4 +1,4 @@
-// Batches are padded on the right, where causal attention does not see the padding.
+// The rows of a batch are padded on the right, where causal attention does not see the padding.
 #include "infer/tasks/score.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 // ---- batches
 
 struct by_length {
-    int request, n; // n: tokens
+    int request, n; // index of a request, and its number of tokens
 };
 
 static int compare_lengths(const void *a, const void *b) {
@@ -53,7 +53,7 @@ void task_batches_free(struct task_batches *batches) {
     *batches = (struct task_batches){0};
 }
 
-// ---- scores
+// ---- scoring
 
 void task_scores_init(struct task_scores *scores, const struct task *task) {
     const size_t n = (size_t)task->n_requests;
@@ -97,7 +97,8 @@ size_t task_scorer_bytes(int B, int T) {
             sizeof *scorer->losses + sizeof *scorer->rows + sizeof *scorer->predictions);
 }
 
-// Fills the batch, one request per row. Returns the number of positions whose predictions are needed.
+// Fills the scorer's arrays with a batch, one request per row. For LAMBADA, also lists in scorer->rows the
+// positions whose next tokens are the last words, and returns their number; else returns 0.
 static int fill(struct task_scorer *scorer, const struct task *task, const int *order,
                 const struct task_batch *batch) {
     const size_t T = (size_t)batch->shape.T;
@@ -156,9 +157,10 @@ enum status task_score_batch(struct task_scorer *scorer, const struct task *task
     return STATUS_OK;
 }
 
-// ---- figures
+// ---- the figures of a task
 
-// Mean over items and its standard error, from the sample standard deviation (n - 1).
+// Sums from which the mean over items and its standard error are computed. The standard error uses the sample
+// standard deviation (divided by n - 1).
 struct mean {
     double sum, squares;
     int n;
@@ -187,7 +189,8 @@ static double log_probability(const struct task *task, const struct task_scores 
     return task->requests[request].length > 0 ? value / task->requests[request].length : -INFINITY;
 }
 
-// Returns the choice with the largest value; ties: the first.
+// Returns the index of the choice with the largest log-probability; ties: the first.
+//   normalized   divide each log-probability by the choice's length
 static int choice(const struct task *task, const struct task_scores *scores, const struct task_item *item,
                   bool normalized) {
     int best = 0;

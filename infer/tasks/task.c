@@ -1,5 +1,6 @@
-// A file is read whole and parsed line by line; only tokens are kept. Each kind of item has a function that
-// reads it. Keys have the names of the published data sets.
+// A task's file is read whole and parsed line by line. Of its items, only the tokens and labels are kept.
+// For each kind of task, one function reads an item. The keys of items are those of the published data
+// sets.
 #include "infer/tasks/task.h"
 
 #include <limits.h>
@@ -17,9 +18,9 @@
 #include "base/utf8.h"
 #include "infer/tasks/words.h"
 
-#define LARGEST_FILE ((size_t)1 << 30)
+#define LARGEST_FILE ((size_t)1 << 30) // bytes
 
-// ---- names
+// ---- the names of tasks
 
 static const char *const kind_names[] = {
     [TASK_HELLASWAG] = "hellaswag", [TASK_LAMBADA] = "lambada", [TASK_MULTIPLE_CHOICE] = "multiple_choice"};
@@ -43,7 +44,8 @@ enum status task_parse(const char *option, const char *text, enum task_kind *kin
                 option, text);
 }
 
-// Names go into JSON and onto terminals, so bytes that are not text become question marks.
+// Returns the name of a task. It is printed to terminals and in JSON, so control characters become question
+// marks; if the name is not UTF-8, so do all bytes that are not ASCII.
 static char *name_of(enum task_kind kind, const char *path) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
     char *name = kind == TASK_MULTIPLE_CHOICE
@@ -57,7 +59,7 @@ static char *name_of(enum task_kind kind, const char *path) {
     return name;
 }
 
-// ---- items
+// ---- the text of an item
 
 void task_text_free(struct task_text *item) {
     text_free(&item->context);
@@ -65,7 +67,7 @@ void task_text_free(struct task_text *item) {
         text_free(&item->choices[i]);
 }
 
-// Returns the first of the keys that the object has, or NULL.
+// Returns the first of the keys (a list that ends with NULL) that the object has; NULL: it has none.
 static const char *key_of(const cJSON *object, const char *const *keys) {
     for (; *keys; keys++)
         if (cJSON_GetObjectItemCaseSensitive(object, *keys))
@@ -94,9 +96,9 @@ static enum status read_choices(struct task_text *item, const cJSON *object, con
     return STATUS_OK;
 }
 
-// ---- labels
+// ---- the label of an item
 
-// Returns "2" or "C" as an index; -1 if the word is neither.
+// Returns the index that a word such as "2" or "C" stands for; -1 if it is neither a number nor a letter.
 static int index_of_word(const char *word) {
     char *end;
     if (word[0] >= 'A' && word[0] <= 'Z' && word[1] == 0)
@@ -107,7 +109,7 @@ static int index_of_word(const char *word) {
     return *end ? -1 : (int)index;
 }
 
-// Finds the choice that a string names: by its index from 0, by a letter, or by the choice's own text.
+// Sets item->label from a string: the index of a choice from 0, its letter from A, or its own text.
 static enum status read_label_word(struct task_text *item, const char *key, const char *word,
                                    const char *source) {
     const int index = index_of_word(word);
@@ -144,9 +146,10 @@ static enum status read_label(struct task_text *item, const cJSON *object, const
     return STATUS_OK;
 }
 
-// ---- kinds
+// ---- reading an item of each kind
 
-// As lm-evaluation-harness builds it: "activity_label: ctx_a ctx_b", with ctx_b capitalized.
+// Reads an item of HellaSwag. Its context is made as in lm-evaluation-harness: "activity_label: ctx_a ctx_b",
+// with ctx_b capitalized; without ctx_a, "activity_label: ctx".
 static enum status read_hellaswag(struct task_text *item, const cJSON *object, const char *source) {
     const char *activity, *a, *b;
     struct text query = {0};
@@ -227,27 +230,27 @@ enum status task_text_read(struct task_text *item, enum task_kind kind, const ch
     return status;
 }
 
-// ---- requests
+// ---- making requests of items
 
 struct reader {
     struct task *task;
     const struct task_options *options;
     struct text whole; // context and continuation of one request
     struct token_list ids;
-    int most_requests, most_items; // allocated room
+    int most_requests, most_items; // capacities of task->requests and task->items
     const char *source;            // file and line, for messages
 };
 
 static enum status check_vocabulary(const struct reader *reader, const struct token_list *ids) {
     for (size_t i = 0; i < ids->n; i++)
         if (ids->ids[i] >= reader->options->vocab_size)
-            return FAIL(STATUS_INVALID, "%s: token %d is outside the model's vocabulary of %d",
+            return FAIL(STATUS_INVALID, "%s: token id %d is outside the model's vocabulary of %d",
                         reader->source, ids->ids[i], reader->options->vocab_size);
     return STATUS_OK;
 }
 
-// Adds the request whose tokens are in reader->ids; its context is the first n_context tokens.
-//   length   of the choice, for acc_norm
+// Adds the request whose tokens are in reader->ids. Its first n_context tokens are the context.
+//   length   characters of the choice (task_request.length)
 static enum status add_request(struct reader *reader, size_t n_context, double length) {
     struct task *task = reader->task;
     const struct token_list *ids = &reader->ids;
@@ -255,8 +258,8 @@ static enum status add_request(struct reader *reader, size_t n_context, double l
     TRY(check_vocabulary(reader, ids));
     if (n_scored < 1 || n_scored >= most)
         return FAIL(STATUS_INVALID,
-                    "%s: a choice has %zu tokens, expected from 1 to %zu, as the model is given sequences of "
-                    "%zu; leave the item out",
+                    "%s: a choice has %zu tokens, expected from 1 to %zu, because a sequence has %zu; leave "
+                    "the item out",
                     reader->source, n_scored, most - 1, most - 1);
     const size_t dropped = ids->n > most ? ids->n - most : 0;
     RESERVE(task->requests, task->n_requests + 1, reader->most_requests);
@@ -267,7 +270,8 @@ static enum status add_request(struct reader *reader, size_t n_context, double l
     return STATUS_OK;
 }
 
-// Tokenizes the context without its trailing white space, which becomes the start of the continuation.
+// Adds an item and one request per choice. The context is tokenized without its trailing white space, which
+// becomes the start of the continuation.
 static enum status add_item(struct reader *reader, const struct task_text *item) {
     const struct tokenizer *tokenizer = reader->options->tokenizer;
     const char *context = item->context.data ? item->context.data : "";
@@ -361,7 +365,7 @@ void task_free(struct task *task) {
     *task = (struct task){0};
 }
 
-// ---- lists
+// ---- lists of tasks
 
 static enum status check_name(const struct task_list *list, const char *option) {
     const struct task *last = &list->tasks[list->n - 1];

@@ -1,9 +1,14 @@
-// Evaluation tasks: a file of items (JSON Lines). Each item is a context and its possible continuations. It
-// is tokenized into requests: a context and one continuation, whose log-probability the model computes
-// (infer/tasks/score.h). Definitions follow lm-evaluation-harness, so that figures are comparable:
-// - A continuation is a blank and the choice. Context and continuation are tokenized together. The
-//   continuation's tokens are those beyond the number of tokens of the context alone. White space at the end
-//   of the context belongs to the continuation. An empty context is end-of-text.
+// Evaluation tasks. A task is a file of items (JSON Lines). Each item is a context and its possible
+// continuations. Each continuation makes a request: the tokens of the context and of the continuation. The
+// model computes the log-probability of the continuation (infer/tasks/score.h).
+//
+// Definitions follow lm-evaluation-harness, so that figures are comparable:
+// - A continuation is a space followed by the choice. White space at the end of the context belongs to the
+//   continuation instead.
+// - Context and continuation are tokenized together. If the context alone has n tokens, those after the first
+//   n are the continuation's.
+// - The context begins with the document-start token (tokenizer_document_start) if it has no text, or if the
+//   tokenizer has a separate token that begins documents (tokenizer_has_bos).
 // - If a request is longer than seq_len + 1 tokens, the start of the context is dropped.
 #ifndef ZERO_INFER_TASKS_TASK_H
 #define ZERO_INFER_TASKS_TASK_H
@@ -12,7 +17,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 enum task_kind {
-    TASK_HELLASWAG,       // as published
+    TASK_HELLASWAG,       // HellaSwag's published files
     TASK_LAMBADA,         // {"text": ...}: the last word is the continuation
     TASK_MULTIPLE_CHOICE, // {"context": ..., "choices": [...], "label": ...}
     N_TASK_KINDS
@@ -23,7 +28,7 @@ const char *task_kind_name(enum task_kind kind); // "hellaswag", "lambada", "mul
 #define TASK_MOST_CHOICES 256
 struct task_text {
     struct text context;
-    struct text choices[TASK_MOST_CHOICES]; // (n_choices) without the blank before; for LAMBADA the last word
+    struct text choices[TASK_MOST_CHOICES]; // (n_choices) without the space before it; LAMBADA: the word
     int n_choices, label;                   // label: index of the right choice
 };
 // Reads one item. Call task_text_free after each, also after a failure.
@@ -34,13 +39,13 @@ void task_text_free(struct task_text *item);
 
 struct task_request {
     size_t first;    // index of its first token in task->tokens
-    int n, n_scored; // all tokens; the last n_scored are the continuation's
-    double length;   // divisor for acc_norm: characters of the choice, without the blank before it
+    int n, n_scored; // number of its tokens; the last n_scored are the continuation's
+    double length;   // divisor for acc_norm: characters of the choice, without the space before it
 };
 
 struct task_item {
-    int first, n; // its requests
-    int label;    // the right one of its requests
+    int first, n; // its requests: task->requests[first .. first + n)
+    int label;    // index of the right one among them, from 0
 };
 
 struct task {
@@ -56,25 +61,30 @@ struct task {
 
 struct task_options {
     const struct tokenizer *tokenizer; // the model's
-    int vocab_size;                    // of the model
-    int seq_len;                       // length of the longest sequence for the model
-    int64_t limit;                     // use only the first items of each file; 0: all
+    int vocab_size;                    // the model's
+    int seq_len;                       // tokens of the longest sequence that the model is given
+    int64_t limit;                     // use only the first `limit` items of each file; 0: all
 };
 
-// Splits "KIND=FILE". STATUS_INVALID: the message begins with `option` and lists the kinds.
+// Splits `text`, which must be "KIND=FILE". STATUS_INVALID: it has another form; the message lists the
+// kinds.
+//   option   name of the option or flag that `text` is from, for the message
+//   path     [out] the FILE: a pointer into `text`
 enum status task_parse(const char *option, const char *text, enum task_kind *kind,
                        const char **path) MUST_CHECK;
-// Loads the task given as "KIND=FILE". STATUS_INVALID: the message names the option, or the file and line.
-// Free the task also after a failure.
+// Loads the task given as "KIND=FILE". STATUS_INVALID: `text` has another form, or the file is malformed;
+// the message names `option`, or the file and line. Free the task also after a failure.
 enum status task_load(struct task *task, const char *option, const char *text,
                       const struct task_options *options) MUST_CHECK;
 void task_free(struct task *task);
 
-// Several tasks with different names.
+// A list of tasks with different names.
 struct task_list {
     struct task *tasks;
     int n;
 };
+// Loads n tasks, each given as "KIND=FILE". Fails like task_load, or with STATUS_INVALID if two have the same
+// name. Free the list also after a failure.
 enum status task_list_load(struct task_list *list, const char *option, const char *const *texts, int n,
                            const struct task_options *options) MUST_CHECK;
 void task_list_free(struct task_list *list);

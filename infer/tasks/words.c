@@ -1,4 +1,3 @@
-// Each comment gives the Python expression that the function implements.
 #include "infer/tasks/words.h"
 
 #include <stdbool.h>
@@ -10,7 +9,8 @@ static size_t next_character(const char *text, size_t n, utf8proc_int32_t *code)
     return used > 0 ? (size_t)used : 1;
 }
 
-// str.isspace: characters in the white-space categories, and control characters that separate.
+// Implements Python's str.isspace for one character: returns true for separators (categories Zs, Zl, Zp)
+// and for the control characters that count as white space.
 static bool is_space(utf8proc_int32_t code) {
     if ((code >= 0x09 && code <= 0x0d) || (code >= 0x1c && code <= 0x1f) || code == 0x85)
         return true;
@@ -27,7 +27,7 @@ size_t words_characters(const char *text, size_t n) {
 }
 
 size_t words_without_space_at_end(const char *text, size_t n) {
-    size_t end = 0; // end of the last character that is not white space
+    size_t end = 0; // offset of the end of the last character that is not white space
     utf8proc_int32_t code;
     for (size_t at = 0; at < n;) {
         at += next_character(text + at, n - at, &code);
@@ -60,7 +60,7 @@ void words_add_capitalized(struct text *out, const char *text) {
     }
 }
 
-// text.replace(what, with)
+// Appends the result of Python's text.replace(what, with).
 static void replace(struct text *out, const char *text, size_t n, const char *what, const char *with) {
     const size_t length = strlen(what);
     for (size_t at = 0; at < n;) {
@@ -77,9 +77,10 @@ static size_t find(const char *text, size_t at, size_t n, char what) {
     return found ? (size_t)(found - text) : n;
 }
 
-// re.sub("\\[.*?\\]", "", text): `.` does not match a line end.
+// Appends the result of Python's re.sub("\\[.*?\\]", "", text): removes brackets and what is between them,
+// but not across a line end.
 static void remove_brackets(struct text *out, const char *text, size_t n) {
-    size_t close = 0, line_end = 0; // the next ones from `at` on, found once for many open brackets
+    size_t close = 0, line_end = 0; // offsets of the ']' and '\n' found last, used again while after `at`
     for (size_t at = 0; at < n;) {
         if (text[at] == '[' && close <= at)
             close = find(text, at, n, ']');

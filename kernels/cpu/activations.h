@@ -11,8 +11,9 @@
 #define CUBIC              0.044715f
 #define LOG2_E             1.4426950408889634f
 
-// sigmoid(u) and its terms, given u log2 e. With e = exp(-|u|) and q = 1 / (1 + e), the sigmoid is q or e q,
-// depending on the sign of u. Its derivative is e q^2. Neither cancels or overflows.
+// The sigmoid of u and its terms, as vf_logistic(u log2 e) returns them. With e = exp(-|u|) and
+// q = 1 / (1 + e), the sigmoid is q for u >= 0 and e q for u < 0. Its derivative is e q^2. These forms
+// neither cancel nor overflow.
 struct logistic_terms {
     vf e, q, sigmoid;
 };
@@ -24,7 +25,7 @@ VF_INLINE struct logistic_terms vf_logistic(vf u) {
     return s;
 }
 
-// 2 u log2 e
+// Returns 2 u log2 e, the argument of vf_logistic in gelu(x) = x sigmoid(2 u). `square` is x^2.
 VF_INLINE vf vf_gelu_argument(vf x, vf square) {
     return x *
            vf_fma(square, vf_set1(TWO_SQRT_2_OVER_PI * CUBIC * LOG2_E), vf_set1(TWO_SQRT_2_OVER_PI * LOG2_E));
@@ -62,7 +63,7 @@ VF_INLINE vf vf_relu_squared_derivative(vf x) {
     return 2.0f * vf_max(vf_zero(), x);
 }
 
-// The activation of a fused epilogue. It is the same for a whole call, so the branches are predicted.
+// Applies the activation of a fused epilogue. It is the same for a whole call, so the branches are predicted.
 VF_INLINE vf vf_activate(enum activation activation, vf x) {
     return activation == ACTIVATION_GELU           ? vf_gelu(x)
            : activation == ACTIVATION_RELU_SQUARED ? vf_relu_squared(x)

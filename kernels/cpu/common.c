@@ -1,5 +1,5 @@
-// Code shared by all instruction sets: the division of work among threads, sums in order, the scalar part of
-// an update and its spans, and sampling.
+// Code that is compiled once and shared by all instruction sets: the division of work among threads, the sum
+// operation, the decision about an update, the loop over an update's spans, and sampling.
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -27,7 +27,7 @@ void cpu_parallel(const struct device *device, size_t work_elements, size_t n, s
         parallel_run(n_threads, run_span, &(struct spans){function, context, n, grain});
 }
 
-// ---- sums and updates
+// ---- sum, optimizer_spans and update_decide
 
 enum status cpu_sum(struct stream *stream, const struct sum_args *args) {
     double sum = args->accumulate ? *args->out : 0;
@@ -55,16 +55,17 @@ enum status cpu_update_decide(struct stream *stream, const struct update_decide_
 
 // ---- sampling
 
-// Sampling tokens from logits (kernels/ops.h: sample). Threads share the rows, or the single row. With top_k
-// or top_p the tokens are first sorted by likelihood with a radix sort: three stable passes over pairs of the
-// logit's bits and the token, so that ties stay in order of the tokens.
+// Sampling of tokens from logits (kernels/ops.h: sample). The rows of logits are divided among the threads.
+// If there is only one row, all threads compute its weights. With top_k or top_p the tokens are first sorted
+// by likelihood with a radix sort: three stable passes over pairs of the logit's bits and the token, so that
+// ties stay in token order.
 
 #define DIGIT_BITS 11
 #define N_DIGITS   (1 << DIGIT_BITS)
-#define N_PASSES   3 // 32 bits
+#define N_PASSES   3 // enough for the 32 bits of a key
 
 struct ranked_token {
-    uint32_t key; // ascending = descending logits
+    uint32_t key; // smaller for a larger logit
     int32_t token;
 };
 
@@ -125,8 +126,8 @@ static int32_t likeliest(const float *logits, int V) {
     return best;
 }
 
-// The first index below n at which the cumulative weight exceeds the threshold. *sum is the cumulative weight
-// up to and including that index.
+// Returns the first index below n at which the cumulative weight exceeds the threshold. Sets *sum to the
+// cumulative weight up to and including that index.
 static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t *sum) {
     *sum = 0;
     for (int i = 0; i < n; i++) {
@@ -134,7 +135,7 @@ static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t
         if (*sum > threshold)
             return i;
     }
-    return 0; // only with NaN logits
+    return 0; // reached only if logits are NaN
 }
 
 struct weigh_call {
@@ -159,7 +160,7 @@ static void weigh_part(const void *context, int part, int n_parts) {
     atomic_fetch_add(call->total, sum);
 }
 
-// Zeroes those of the first n weights that are below min_p times the largest. Returns the sum of the others.
+// Sets those of the first n weights to 0 that are below min_p times the largest. Returns the new sum.
 static uint64_t drop_unlikely(uint64_t *weights, int n, double min_p) {
     uint64_t least = (uint64_t)ceil(min_p / SAMPLE_WEIGHT_UNIT), total = 0;
     for (int i = 0; i < n; i++) {

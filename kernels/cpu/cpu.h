@@ -23,21 +23,21 @@ struct linear_upcast_args {
 // The epilogue of a linear layer's GEMM on one tile c (rows, columns) in fp32, in one pass. All pointers but
 // c and out may be NULL; their terms are then left out.
 //   v = alpha c + bias + beta residual
-//   with an activation f and no activation_input: v is stored to pre_activation, if that is not NULL; then v
-//   = f(v), with v as rounded there
+//   with an activation f and no activation_input: v is rounded and stored to pre_activation, if that is not
+//   NULL; then v = f(v)
 //   with activation_input: v = v f'(activation_input)
 //   out = v, or out + v with accumulate
 struct linear_epilogue_args {
     const float *c; // [r] rows c_stride apart; may be pre_activation or out where those are fp32
     float alpha, beta;
-    void *out;                    // [w] out_type, rows out_stride apart, likewise the next three
+    void *out;                    // [w] out_type; rows of out and of the next three are out_stride apart
     void *pre_activation;         // [w] type
     const void *residual;         // [r] type
     const void *activation_input; // [r] type
     const void *bias;             // [r] (columns) type
     int64_t rows, columns, c_stride, out_stride;
     enum activation activation;
-    bool accumulate;           // out is fp32
+    bool accumulate;           // add v to out, which is fp32
     enum dtype type, out_type; // out_type: type, or fp32
 };
 
@@ -50,11 +50,13 @@ struct amx_product_args {
     const void *a, *b; // [r]
     int64_t a_row, a_column, b_row, b_column;
     int64_t m, n, k;
-    float *sums; // [rw] m and n rounded up to the grain; or two rows of blocks
+    float *sums; // [rw] m x n, both rounded up to the grain; without keeps_sums, only two rows of blocks
     bool keeps_sums, add;
-    const struct linear_epilogue_args *epilogue; // for all m x n; c and the sizes are not read. NULL: none
-    float *left;                                 // scratch of amx_product_left_bytes(k)
-    float *right; // amx_product_right_bytes(k, n), written by amx_product_pack for any m
+    // Epilogue of the whole m x n product; its c, c_stride, rows and columns are not read. NULL: none.
+    const struct linear_epilogue_args *epilogue;
+    float *left; // scratch of amx_product_left_bytes(k) bytes
+    // b as amx_product_pack packs it: amx_product_right_bytes(k, n) bytes. It serves products of any m.
+    float *right;
 };
 
 // The table of operations of one instruction set, and helpers for kernels/cpu/matmul.c compiled for it.
@@ -65,10 +67,11 @@ struct cpu_isa {
     // beta_zero the contents of sums are not read.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, bool beta_zero, enum dtype type);
-    void (*linear_upcast)(const struct linear_upcast_args *args); // both run on the calling thread
+    // linear_upcast and linear_epilogue run on the calling thread.
+    void (*linear_upcast)(const struct linear_upcast_args *args);
     void (*linear_epilogue)(const struct linear_epilogue_args *args);
-    // An AMX product on the calling thread: pack packs b, run multiplies by the packed b. NULL if the
-    // instruction set lacks AMX.
+    // An AMX product on the calling thread: amx_product_pack packs b, amx_product_run multiplies a by the
+    // packed b. All four are NULL if the instruction set lacks AMX.
     void (*amx_product_pack)(const struct amx_product_args *args);
     void (*amx_product_run)(const struct amx_product_args *args);
     size_t (*amx_product_left_bytes)(int64_t k);
@@ -78,17 +81,18 @@ struct cpu_isa {
 struct cpu_device {
     struct device device; // must be first: a struct device * of this backend points to a struct cpu_device
     const struct cpu_isa *isa;
-    struct product_cache **products; // (n_threads)
+    struct product_cache **products; // (n_threads) each thread's cache of oneDNN products
 };
 
 static inline const struct cpu_isa *cpu_isa_of(const struct device *device) {
     return ((const struct cpu_device *)device)->isa;
 }
 
-// ---- division among threads
+// ---- division of work among threads
 
-// The number of threads for a call. One below about 10^4 elements, too few to repay waking other threads;
-// otherwise all of the device's.
+// The number of threads for a call: one if there is too little work to repay waking other threads, otherwise
+// all threads of the device.
+//   work_elements   roughly the number of elements that the call processes, or of its multiply-adds
 static inline int cpu_threads(const struct device *device, size_t work_elements) {
     return work_elements < 16384 ? 1 : device->n_threads;
 }
@@ -100,7 +104,7 @@ typedef void cpu_span_function(const void *context, struct parallel_span span);
 void cpu_parallel(const struct device *device, size_t work_elements, size_t n, size_t grain,
                   cpu_span_function *function, const void *context);
 
-// ---- compiled once (common.c; matmul.h)
+// ---- functions of common.c, which is compiled once
 
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
 size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args);
@@ -110,7 +114,7 @@ enum status cpu_update_decide(struct stream *stream, const struct update_decide_
 
 extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa, cpu_amx_isa;
 
-// ---- compiled once per instruction set
+// ---- functions that are compiled once per instruction set
 
 // CPU_OP(gelu_forward) expands to cpu_avx512_gelu_forward, and so on.
 #ifdef ISA
@@ -122,7 +126,7 @@ extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_
 OPERATIONS(CPU_OPERATION_PROTOTYPE)
 #    undef CPU_OPERATION_PROTOTYPE
 
-// Bytes of scratch that a call needs from the stream's workspace.
+// Functions NAME_workspace return the bytes of the stream's workspace that a call of NAME needs.
 size_t CPU_OP(attention_forward_workspace)(const struct device *device,
                                            const struct attention_forward_args *args);
 size_t CPU_OP(attention_decode_workspace)(const struct device *device,
@@ -136,7 +140,7 @@ size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
                                           const struct rmsnorm_backward_args *args);
 size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
 size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct mix_backward_args *args);
-// matrix_product with a strip, for one matrix. The width of the strip does not matter here; it counts as 1.
+// matrix_product with a strip, for one matrix. Whatever the strip's width, only one triangle is computed.
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
                                            const struct matrix_product_args *args);

@@ -81,10 +81,10 @@ static bool multiplies_bf16(const char *name) {
 }
 
 // True if vector instructions multiply bf16 at least as fast as fp32. That holds on AMD (twice as fast) and
-// on the first Intel processors with AVX512-BF16. On later Intel processors, recognizable by AVX512-FP16, the
-// vector instruction takes four times as long (measured: 0.25 of the multiply-adds of fp32); AMX replaces it.
-// Decided by the processor model, not by timing: ranks and runs that decided differently would compute
-// different bits.
+// on the first Intel processors with AVX512-BF16. On later Intel processors, recognizable by AVX512-FP16,
+// the vector instruction is slow: measured at a quarter of fp32's multiply-adds per second. AMX replaces it
+// there. Decided by the processor model, not by timing: ranks and runs that decided differently would
+// compute different bits.
 static bool processor_has_fast_bf16(void) {
 #if defined(__x86_64__)
     enum { LEAF_FEATURES = 7, EDX_AVX512_FP16 = 1 << 23 };
@@ -96,8 +96,8 @@ static bool processor_has_fast_bf16(void) {
 #endif
 }
 
-// Returns NULL if `name` is not available. If name is NULL: the best one, with bf16 products only if they are
-// fast. That is never NULL, as portable runs everywhere.
+// Returns the instruction set called `name`, or NULL if it is not available. If name is NULL, returns the
+// best one, with bf16 products only if they are fast. That is never NULL, as "portable" runs everywhere.
 static const struct cpu_isa *choose_instruction_set(const char *name, bool fast_bf16_products) {
     for (size_t i = 0; i < N_INSTRUCTION_SETS; i++) {
         const struct cpu_isa *isa = instruction_sets[i];
@@ -110,7 +110,8 @@ static const struct cpu_isa *choose_instruction_set(const char *name, bool fast_
 
 // ---- memory, copies, waiting
 
-// Precedes each allocation, for memory_delete. Padded to keep the alignment.
+// Precedes the memory of each allocation that is an arena; memory_delete reads it. It is padded so that the
+// memory after it is aligned to REGION_ALIGNMENT.
 union allocation_header {
     struct arena arena;
     char padding[REGION_ALIGNMENT];
@@ -204,9 +205,9 @@ static enum status open_products(struct cpu_device *cpu) {
     return STATUS_OK;
 }
 
-// Makes malloc keep in the heap the buffers that oneDNN allocates for each product, of up to 3 MiB. Mapped
-// separately, or returned to the system after the product, they cost page faults in each product: 4 % of a
-// step of 124M parameters with 256 tokens.
+// oneDNN allocates buffers of up to 3 MiB for each product. Makes malloc keep them in the heap. If they
+// were mapped separately, or returned to the system after the product, each product would cause page
+// faults: 4 % of the time of a step with 124M parameters and 256 tokens.
 static void keep_buffers_in_heap(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -219,7 +220,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
     const struct cpu_isa *isa = choose_instruction_set(instruction_set, fast_bf16_products);
     if (!isa)
         return FAIL(STATUS_UNSUPPORTED,
-                    "the instruction set \"%s\" is not in this build or processor; this one runs \"%s\"",
+                    "the instruction set \"%s\" is missing in this build or processor; use \"%s\"",
                     instruction_set, choose_instruction_set(NULL, false)->name);
     keep_buffers_in_heap();
     struct cpu_device *cpu = allocate(1, sizeof *cpu);

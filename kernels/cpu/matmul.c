@@ -1,5 +1,5 @@
-// Matrix products in three levels: the output is divided among the threads, and each thread computes its rows
-// and columns in tiles that fit in the cache. For each tile:
+// Matrix products. The output is divided among the threads. Each thread computes its rows and columns in
+// tiles that fit in the cache. For each tile:
 //   1. upcast the operands where needed, or copy those that oneDNN reads slowly
 //   2. multiply with oneDNN (onednn.h), with sums in fp32
 //   3. apply the epilogue: bias, residual, activation, rounding
@@ -21,8 +21,8 @@ struct matmul_operand {
 
 // out (m, n) = epilogue(alpha a b), with a (m, k) and b (k, n) of `type`. struct linear_epilogue_args
 // explains the pointers; a NULL pointer leaves its term out, and beta is the residual's factor.
-//   weight_gradient   out is fp32, there is no epilogue, and k counts the rows of a batch. With accumulate
-//     (beta = 1) the product is added to out
+//   weight_gradient   out is fp32, there is no epilogue, and the sums run over the k rows of a batch
+//   accumulate        the product is added to out, which is fp32
 struct tiled_matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;
@@ -31,9 +31,9 @@ struct tiled_matmul {
     void *pre_activation;
     const void *residual, *activation_input, *bias;
     float alpha, beta;
-    enum activation activation; // applied to out; with activation_input, its derivative
+    enum activation activation; // applied to out; with activation_input, its derivative multiplies out
     bool weight_gradient, accumulate;
-    bool is_cached;            // a and b were used recently, whatever their size
+    bool is_cached;            // a and b were used recently, so they count as cached whatever their size
     enum dtype type, out_type; // out_type: type, or fp32
 };
 
@@ -47,8 +47,8 @@ static inline const void *matmul_element(const void *tensor, enum dtype type, in
     return tensor ? (const char *)tensor + index * (int64_t)dtype_size(type) : NULL;
 }
 
-// The size that divides n into the fewest equal tiles of at most `most`, rounded up to a multiple of grain. 0
-// if n is 0.
+// Returns the size of the tiles if n elements are divided into the fewest tiles of at most `most`, of equal
+// size, rounded up to a multiple of `grain`. 0 if n is 0.
 static inline int64_t matmul_tile_size(int64_t n, int64_t most, int64_t grain) {
     int64_t n_tiles = n > most ? (n + most - 1) / most : 1, mine = (n + n_tiles - 1) / n_tiles;
     return (mine + grain - 1) / grain * grain;
@@ -59,15 +59,17 @@ static inline int64_t matmul_least(int64_t a, int64_t b) {
 }
 
 struct tile_sizes {
-    int64_t m, n, k; // of all tiles but the last in each dimension
+    int64_t m, n, k; // rows, columns and terms of a tile; the last tile in each dimension may be smaller
 };
 
 struct place {
-    int64_t m, n, k; // of a tile's first element
+    int64_t m, n, k; // indices of a tile's first element
 };
 
-// The largest tile: rows, columns and terms of the sum. Such a tile of b is upcast once for many rows of a,
-// and the epilogue finds the tile's product in the cache.
+// Maximum size of a tile: rows, columns and terms of the sum. Tiles are large, so that a tile of b, upcast
+// once, serves many rows of a. They are small enough that the epilogue finds the product of a tile in the
+// cache. A tile of b has at most TILE_B_ELEMENTS elements. The columns of a tile are a multiple of
+// TILE_COLUMN_GRAIN.
 #define TILE_ROWS         512
 #define TILE_COLUMNS      3072
 #define TILE_TERMS        4096
@@ -79,7 +81,8 @@ struct place {
 
 // ---- epilogues
 
-// The epilogue from element (row, column) of a product on. The caller sets its c and sizes.
+// The epilogue for the part of a product that begins at element (row, column). The caller sets c, c_stride,
+// rows and columns.
 static struct linear_epilogue_args matmul_epilogue(const struct tiled_matmul *part, int64_t row,
                                                    int64_t column) {
     const int64_t first = row * part->out_stride + column;
@@ -99,7 +102,7 @@ static struct linear_epilogue_args matmul_epilogue(const struct tiled_matmul *pa
     };
 }
 
-// ---- tile sizes
+// ---- tile sizes for oneDNN
 
 static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct) {
     struct tile_sizes sizes;
@@ -107,8 +110,7 @@ static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct
         sizes.m = matmul_tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
         sizes.k = matmul_tile_size(t->k, ACCUMULATED_TERMS, 1);
     } else {
-        // fp32 needs no scratch if oneDNN applies the epilogue, but then the product must see all terms at
-        // once.
+        // fp32 needs no scratch if oneDNN applies the epilogue, but then one product must sum all terms.
         const bool whole = direct && t->type == DTYPE_F32;
         sizes.m = whole ? t->m : matmul_tile_size(t->m, TILE_ROWS, 1);
         sizes.k = whole ? t->k : matmul_tile_size(t->k, TILE_TERMS, TILE_COLUMN_GRAIN);
@@ -119,9 +121,9 @@ static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct
     return sizes;
 }
 
-// ---- one tile
+// ---- one tile of a product by oneDNN
 
-// A bump allocator. With base NULL it only counts.
+// A bump allocator. With base NULL, it only counts the bytes.
 struct scratch {
     char *base;
     size_t used;
@@ -148,20 +150,21 @@ struct walk {
     struct product_cache *products;
     struct tile_sizes sizes;
     enum dtype product_type;    // of the operands that oneDNN multiplies: type of the matmul, or fp32
-    struct matmul_operand a, b; // their strides
-    bool copies_a, copies_b;    // into scratch: upcast, or with a better row stride
+    struct matmul_operand a, b; // their strides, in scratch if they are copied; data is not used
+    bool copies_a, copies_b;    // operands are copied to scratch: upcast, or with a better row stride
     bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
     char *scratch; // NULL in a dry run
-    size_t scratch_bytes; // the most that a tile has used
+    size_t scratch_bytes; // maximum that a tile has used so far
 };
 
-// False if 16-bit operands must be upcast because fp32 products are faster. Upcasting changes neither the
-// products nor the precision of a sum.
+// True if oneDNN should multiply operands of this 16-bit type directly. False if they are to be upcast
+// because fp32 products are faster. Upcasting changes neither the products nor the precision of a sum.
 static bool multiplies_16_bit(const struct cpu_device *cpu, enum dtype type) {
     return type == DTYPE_F16 || cpu->device.fast_bf16;
 }
 
-// The strides of a tile (rows, columns) of an operand after copying; the contiguous dimension stays the same.
+// Returns the strides of the copy of a tile (rows, columns) of an operand. The dimension that is contiguous
+// stays the same.
 static struct matmul_operand copy_strides(const struct matmul_operand *operand, int64_t rows,
                                           int64_t columns) {
     if (operand->column == 1)
@@ -172,7 +175,7 @@ static struct matmul_operand copy_strides(const struct matmul_operand *operand, 
 static void multiply_in(struct walk *walk, enum dtype type) {
     const struct tiled_matmul *t = walk->matmul;
     struct tile_sizes *sizes = &walk->sizes;
-    // Weight gradients sum over the rows of both operands, in tiles of few rows.
+    // A weight gradient sums over the rows of dout and of x, which oneDNN reads slowly at some strides.
     const bool upcasts = type != t->type, sums_rows = t->weight_gradient && type == DTYPE_F32;
     walk->product_type = type;
     walk->copies_a = upcasts || (sums_rows && product_is_slow_at(t->a.column, t->n));
@@ -234,8 +237,8 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
     return shape;
 }
 
-// The oneDNN product of a tile. If oneDNN lacks the type on this processor, switches to fp32 for this and all
-// further tiles.
+// Finds the oneDNN matrix product for a tile. If oneDNN does not support walk->product_type on this
+// processor, switches to fp32 for this tile and all later ones.
 static enum status find_product(struct walk *walk, struct place at, struct product **out) {
     struct product_shape shape = shape_at(walk, at);
     TRY(product_find(walk->products, &shape, out));
@@ -297,8 +300,9 @@ static void copy_operand(const struct walk *walk, const struct matmul_operand *f
     walk->cpu->isa->linear_upcast(&args);
 }
 
-// Copies the operands that changed. Tiles that differ only in columns share a, those that differ only in rows
-// share b.
+// Copies a tile's operands to scratch, if the walk copies them and the previous tile did not leave the same
+// copy there. The copy of b serves all tiles of the same columns if one tile has all terms of the sums. The
+// copy of a serves all tiles if one tile also has all rows.
 static void copy_operands(const struct walk *walk, struct place at, struct tile *tile) {
     const struct tiled_matmul *t = walk->matmul;
     const bool one_k = walk->sizes.k >= t->k, one_m = walk->sizes.m >= t->m;
@@ -337,10 +341,11 @@ static bool needs_epilogue(const struct walk *walk) {
     return !walk->direct || t->activation != ACTIVATION_NONE;
 }
 
-// ---- all tiles
+// ---- all tiles of one thread's product by oneDNN
 
 // Walks through the tiles of one thread's product.
-//   bytes   for a dry run: raised to the scratch that the thread needs. NULL: computes
+//   bytes   NULL: the product is computed. Otherwise a dry run: nothing is computed, and *bytes is raised
+//     to the scratch that the thread needs
 static enum status visit_tiles(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
                                char *scratch, size_t *bytes) {
     struct walk walk = walk_of(part, cpu, thread);
@@ -365,20 +370,23 @@ static enum status visit_tiles(struct cpu_device *cpu, const struct tiled_matmul
 
 // ---- one thread's product on AMX, in tiles
 
-// Tile sizes on AMX. A product of at most ALL_TERMS terms is summed at once, with tiles of B_ELEMENTS of b
-// that stay in the second-level cache. Longer sums are split into tiles of TERMS, as are products whose terms
-// are in different rows of a, each in a page of its own. Then the sums stay in the cache, or nearly: larger
-// tiles of sums read b less often, which is worth exceeding the cache a little. Measured with products of 592
-// to 4096 rows.
+// Tile sizes on AMX, measured with products of 592 to 4096 rows:
+// - A product of at most ALL_TERMS terms is summed at once, with tiles of up to B_ELEMENTS elements of b,
+//   which stay in the second-level cache.
+// - Longer sums are split into tiles of TERMS terms. If a is transposed, all sums of more than TERMS terms
+//   are split, since the terms of a sum are then in different rows, each in a page of its own. A tile has up
+//   to SUMS sums, a little more than that cache holds, since larger tiles read b less often.
 #define ALL_TERMS  1024
 #define B_ELEMENTS ((int64_t)512 << 10)
 #define TERMS      256
 #define COLUMNS    768
 #define SUMS       ((int64_t)512 << 10)
-// Packed tiles of b are kept for the next rows if all of them have at most this many elements.
+// The packed tiles of b for one range of columns are kept, to be multiplied by further rows of a, if they
+// have at most this many elements in all.
 #define KEPT_ELEMENTS ((int64_t)4 << 20)
 
-// The number of rows that `most` elements fill, in whole grains.
+// The number of rows of `columns` elements that fit in `most` elements, rounded down to whole grains of
+// AMX_PRODUCT_GRAIN rows. At least one grain.
 static int64_t rows_of(int64_t most, int64_t columns) {
     const int64_t rows = most / (columns > 0 ? columns : 1) / AMX_PRODUCT_GRAIN * AMX_PRODUCT_GRAIN;
     return rows > AMX_PRODUCT_GRAIN ? rows : AMX_PRODUCT_GRAIN;
@@ -405,13 +413,14 @@ struct amx_walk {
     const struct cpu_device *cpu;
     struct tile_sizes tiles;
     bool sums_at_once;   // all terms of the sums are in one tile
-    int64_t kept;        // packed tiles of b that are kept
-    size_t packed_bytes; // of one packed tile
+    int64_t kept;        // number of packed tiles of b that `right` holds
+    size_t packed_bytes; // bytes of one packed tile of b
     float *left, *sums;
     char *right;
 };
 
-// Divides `scratch` among the walk's buffers; with NULL it only counts. *used: the bytes.
+// Divides `scratch` among the walk's buffers; with NULL it only counts their bytes.
+//   used   [out] bytes of the buffers
 static struct amx_walk amx_walk_of(const struct cpu_device *cpu, const struct tiled_matmul *matmul,
                                    char *scratch, size_t *used) {
     struct amx_walk walk = {.matmul = matmul, .cpu = cpu, .tiles = tiles_of(matmul)};
@@ -463,7 +472,7 @@ static void amx_visit(const struct amx_walk *walk, const struct place *at) {
     isa->amx_product_run(&args);
 }
 
-// True if the device's instruction set has AMX and the product is suited to it.
+// True if the product is in bf16 and the device's instruction set has AMX.
 static bool matmul_is_on_amx(const struct cpu_device *cpu, const struct tiled_matmul *part) {
     return part->type == DTYPE_BF16 && cpu->isa->amx_product_run;
 }
@@ -499,11 +508,13 @@ struct grid {
 
 // Relative costs of reading, to choose the grid. A thread reads its rows of a and its columns of b. Weights
 // too large for the caches come from memory, while activations were used recently: reading uncached weights
-// costs 8 times as much as reading activations. Otherwise it is best to divide by rows, since the thread that
-// reads a row has often produced it. (In a weight gradient the rows are the weight's.)
+// costs 8 times as much as reading activations. In a weight gradient, the cost applies to the rows, which are
+// those of the weight. Among grids of equal cost, the one with the fewest columns is chosen, since the thread
+// that reads a row has often produced it.
+// PACKED_COST applies to cached operands on AMX, where b is packed before the products and a during them.
 #define WEIGHTS_COST        8
-#define CACHED_WEIGHTS      ((int64_t)1 << 18)
-#define PACKED_COST         2 // AMX: columns of b are packed before products, rows of a during them
+#define CACHED_WEIGHTS      ((int64_t)1 << 18) // elements; larger weights do not stay in the caches
+#define PACKED_COST         2
 #define THREAD_COLUMN_GRAIN 16
 
 static int cost_of_weights(const struct device *device, const struct tiled_matmul *t) {
@@ -549,7 +560,7 @@ static struct tiled_matmul part_of(const struct tiled_matmul *t, int64_t row, in
     return part;
 }
 
-// The product of one thread's rectangle; m or n is 0 if there are more threads than grains.
+// The product of one thread's rectangle. m or n is 0 if the output is too small for all threads.
 static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct grid grid, int thread) {
     const struct parallel_span rows = parallel_span_of((size_t)t->m, 1, thread / grid.columns, grid.rows);
     const struct parallel_span columns =
@@ -558,7 +569,7 @@ static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct g
                    (int64_t)(columns.end - columns.begin));
 }
 
-// ---- all threads
+// ---- running a product on all threads
 
 // Raises *bytes to the workspace that tiled_matmul_run needs for this product.
 static enum status tiled_matmul_workspace(struct device *device, const struct tiled_matmul *matmul,
@@ -584,7 +595,7 @@ struct run_call {
     const struct tiled_matmul *matmul;
     struct grid grid;
     size_t workspace_of_part;
-    atomic_int *worst; // enum status
+    atomic_int *worst; // the worst enum status of all threads
 };
 
 static void run_cell(const void *context, int thread, int n_threads) {
@@ -612,7 +623,7 @@ static enum status tiled_matmul_run(struct stream *stream, const struct tiled_ma
         .stream = stream,
         .matmul = matmul,
         .grid = grid_of(stream->device, matmul),
-        // May exceed what tiled_matmul_workspace asked for: the workspace serves other operations too.
+        // This may be more than the product needs, since the workspace is sized for other operations too.
         .workspace_of_part =
             stream->workspace_bytes / (size_t)n_threads / MATMUL_ALIGNMENT * MATMUL_ALIGNMENT,
         .worst = &worst,

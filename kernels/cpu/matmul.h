@@ -1,10 +1,10 @@
 // Matrix products of the CPU backend. The table shows which code computes which product; the first matching
-// row applies.
+// row applies. "Pairs" means that bf16 is not upcast: one instruction multiplies and adds pairs of numbers.
 //
-//   operation, shape                          type   instruction set           by
+//   operation, shape                          type   instruction set           computed by
 //   linear_forward, N <= CPU_SKINNY_ROWS      bf16   avx512_bf16               isa/skinny_gemm.c, pairs
 //                                             any    any                       the same, upcast to fp32
-//   matrix_product in strips (symmetric)      bf16   avx512_bf16               isa/symmetric_product.c, pairs
+//   matrix_product in strips (symmetric)      bf16   avx512_bf16, amx          isa/symmetric_product.c, pairs
 //                                             any    any                       the same, upcast to fp32
 //   every other product                       bf16   amx                       isa/matmul.c, in AMX tiles
 //                                             fp32   any                       oneDNN (onednn.c)
@@ -13,9 +13,10 @@
 //                                             bf16,  any                       oneDNN in fp32, on tiles that
 //                                             fp16                             isa/matmul.c upcasts
 //
-// Sums are fp32 throughout. matmul.c divides every other product among the threads and into tiles.
-// isa/matmul.c applies the epilogue, except where oneDNN can: fp32 without an activation, and weight
-// gradients.
+// Sums are fp32 throughout. matmul.c divides the products of the last rows, "every other product", among the
+// threads and into tiles.
+// isa/matmul.c applies the epilogue, unless oneDNN can apply all of it: in fp32 without an activation, and
+// for weight gradients.
 #ifndef ZERO_KERNELS_CPU_MATMUL_H
 #define ZERO_KERNELS_CPU_MATMUL_H
 
@@ -28,7 +29,7 @@
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
 enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) MUST_CHECK;
-// Each raises *bytes, from 0, to the workspace that a call needs.
+// Each of these sets *bytes to the workspace that a call needs.
 enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
                                          size_t *bytes) MUST_CHECK;
 enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,

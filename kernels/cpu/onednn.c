@@ -12,11 +12,12 @@
 
 #include "base/alloc.h"
 
-// ---- the difference between oneDNN 2.x and 3.x
-// 2.x passes memory descriptors by value and builds
-// primitive descriptors in two steps; 3.x has opaque handles and one step. Other calls are the same in both.
+// ---- the differences between oneDNN 2.x and 3.x
 
-// True if the name of the primitive descriptor's implementation starts with `start` ("gemm", "brg").
+// 2.x passes memory descriptors by value and builds primitive descriptors in two steps. 3.x has opaque
+// handles for memory descriptors and builds in one step. The other calls are the same in both.
+
+// True if the name of the primitive descriptor's implementation starts with `start`, such as "ref".
 static inline bool dnnl_is_named(const_dnnl_primitive_desc_t description, const char *start) {
     const char *name = NULL;
     dnnl_status_t status = dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
@@ -99,11 +100,11 @@ static inline dnnl_status_t dnnl_post_op_with_sum(dnnl_post_ops_t post_ops) {
 
 #endif
 
-// ---- a product
+// ---- products and their cache
 
 #define N_BUCKETS 256
 
-// The tensors of a product, in the order of the primitive's arguments.
+// The tensors of a product: the indices of its memories and, in product_run, of the primitive's arguments.
 enum tensor { TENSOR_A, TENSOR_B, TENSOR_C, TENSOR_BIAS, TENSOR_RESIDUAL, TENSOR_SCRATCH, N_TENSORS };
 
 struct product {
@@ -143,7 +144,8 @@ static bool uses(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
-// The instruction set that oneDNN uses, among those that round differently.
+// The name of the instruction set that oneDNN uses, as far as it affects rounding, in the form ", AVX2", to
+// be appended to the version.
 static const char *instruction_set(void) {
     return uses(dnnl_cpu_isa_avx512_core_amx)    ? ", AMX"
            : uses(dnnl_cpu_isa_avx512_core_bf16) ? ", AVX-512 with bf16"
@@ -225,7 +227,7 @@ static int use_one_thread(void) {
     return n;
 }
 
-// ---- building a primitive
+// ---- building the primitive of a product
 
 struct layouts {
     struct dnnl_layout of[N_TENSORS];
@@ -259,7 +261,7 @@ static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_
 static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_ops_t post_ops,
                                     const struct product_shape *shape, const struct layouts *layouts) {
     dnnl_status_t error = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-    // Overrides the environment's default, so that fp32 products are not rounded to bf16 or tf32.
+    // Overrides the environment's default, so that fp32 operands are not rounded to bf16 or tf32.
     if (error == dnnl_success)
         error = dnnl_primitive_attr_set_fpmath_mode(attributes, dnnl_fpmath_mode_strict);
     if (error == dnnl_success && shape->epilogue == PRODUCT_RESIDUAL)
@@ -308,8 +310,8 @@ static dnnl_status_t product_build(struct product *product, const struct product
     if (error == dnnl_success)
         error = dnnl_matmul_new(&description, cache->engine, &layouts.of[TENSOR_A], &layouts.of[TENSOR_B],
                                 &layouts.of[TENSOR_BIAS], &layouts.of[TENSOR_C], attributes);
-    // oneDNN's reference implementation is plain loops. Upcasting and multiplying in fp32 is hundreds of
-    // times faster.
+    // Do not use oneDNN's reference implementation, which is plain loops. Upcasting and multiplying in fp32
+    // is hundreds of times faster.
     if (error == dnnl_success && product->shape.type != DTYPE_F32 && dnnl_is_named(description, "ref"))
         error = dnnl_unimplemented;
     if (error == dnnl_success)
@@ -326,7 +328,7 @@ static dnnl_status_t product_build(struct product *product, const struct product
     return error;
 }
 
-// ---- finding and running
+// ---- finding and running a product
 
 static unsigned bucket_of(const struct product_shape *shape) {
     const unsigned char *bytes = (const unsigned char *)shape;
@@ -385,8 +387,8 @@ static enum status failed(const struct product *product, dnnl_status_t error) {
                 dtype_name((enum dtype)product->shape.type), dnnl_reason(error));
 }
 
-// A product's first run leaves gaps in the heap, between which oneDNN keeps what it has built. Gives them
-// back.
+// During a product's first run, oneDNN allocates memory that it keeps and memory that it frees, which
+// leaves gaps in the heap. Returns the gaps to the system.
 static void return_gaps(struct product *product) {
 #ifdef __GLIBC__
     if (!product->has_run)
@@ -402,7 +404,7 @@ enum status product_run(struct product_cache *cache, struct product *product,
         DNNL_ARG_WEIGHTS,
         DNNL_ARG_DST,
         DNNL_ARG_BIAS,
-        // the tensor of the post-op at index 0
+        // the residual, which the post-op at index 0 adds
         DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
         DNNL_ARG_SCRATCHPAD,
     };

@@ -12,7 +12,7 @@
 #include "base/status.h"
 
 enum product_epilogue {
-    PRODUCT_PLAIN,
+    PRODUCT_PLAIN,      // c = a b + bias
     PRODUCT_RESIDUAL,   // c = a b + bias + residual
     PRODUCT_ACCUMULATE, // c = c + a b
 };
@@ -23,13 +23,14 @@ struct product_shape {
     int64_t a_row, a_column; // strides of a (m, k) and b (k, n) in elements; one of each pair is 1
     int64_t b_row, b_column;
     int64_t c_row;    // stride between rows of c (m, n), which is fp32
-    int64_t type;     // enum dtype, of a and b
-    int64_t has_bias; // bias (n) is fp32
-    int64_t epilogue; // enum product_epilogue; residual has c's strides
+    int64_t type;     // of a and b (enum dtype)
+    int64_t has_bias; // true: bias (n), which is fp32, is added; otherwise none
+    int64_t epilogue; // enum product_epilogue; residual is fp32 and has c's strides
 };
 
-// Heap that oneDNN's buffers take for each thread once each shape has run, with the gaps between them.
-// Measured at widths of 768 to 2048 in fp32 and bf16: 3 to 6 MiB with 1 or 2 threads, 0 to 10 with 4 or 8.
+// Estimated heap per thread that oneDNN's buffers take once each shape has run, with the gaps between them.
+// Measured at widths of 768 to 2048 in fp32 and bf16: 3 to 6 MiB per thread with 1 or 2 threads, 0 to 10
+// MiB with 4 or 8.
 #define PRODUCT_HEAP_BYTES ((size_t)5 << 20)
 
 // One cache per thread: it must not be used by two threads at once.
@@ -51,20 +52,21 @@ struct product_operands {
     float *c;
 };
 size_t product_workspace_bytes(const struct product *product);
-// workspace: product_workspace_bytes(product) bytes, aligned to 64.
+// Computes the product.
+//   workspace   product_workspace_bytes(product) bytes, aligned to 64 bytes
 enum status product_run(struct product_cache *cache, struct product *product,
                         const struct product_operands *operands, void *workspace) MUST_CHECK;
 
-// The row stride to use for n fp32 elements. It avoids multiples of 4 KiB, which map all rows to the same few
-// cache sets.
+// Returns the row stride, in elements, to use for rows of n fp32 elements. If n is a multiple of 64, as in
+// most tiles, the stride is not a multiple of 4 KiB, which would map all rows to the same few cache sets.
 static inline int64_t product_row(int64_t n) {
     return (n + 15) / 16 * 16 + 16;
 }
 
-// True if an fp32 product with n columns is slow because an operand's rows, over which it sums, are `stride`
-// elements apart. Strides that are multiples of 2 KiB share few cache sets. Without AVX-512 and with few
-// columns, oneDNN reads such operands in place, which takes 1.4 to 2.4 times as long. Other strides give the
-// same bits.
+// True if an fp32 product with n columns is slow because of the stride of an operand whose rows are the
+// inner dimension, as in weight gradients. `stride` is in elements. Rows at multiples of 2 KiB share few
+// cache sets. Without AVX-512 and with few columns, oneDNN reads such operands in place, which takes 1.4 to
+// 2.4 times as long. Multiplying a copy with another stride gives the same bits.
 bool product_is_slow_at(int64_t stride, int64_t n);
 
 // True if oneDNN multiplies bf16 on AMX.

@@ -1,10 +1,10 @@
 // SIMD vectors of floats for kernels/cpu/isa, whose files are compiled once per instruction set. A `vf` holds
 // VF_WIDTH floats. The operators + - * / and unary minus work on it, also with a float on one side.
-// - AVX-512 and AVX2 builds use intrinsics where they matter; all other builds use GCC's vector extensions
-//   (gcc and clang, any machine).
-// - bf16 and fp16 are upcast on load and rounded to nearest even on store. bf16 uses integer arithmetic, so
-//   no instruction set needs bf16 instructions. fp16 uses the conversion instructions of AVX2 and AVX-512
-//   machines, integer arithmetic elsewhere.
+// - AVX-512 and AVX2 builds use intrinsics where these are faster. Everything else uses GCC's vector
+//   extensions, which gcc and clang compile for any machine.
+// - bf16 and fp16 are upcast on load and rounded to nearest even on store. fp16 uses the conversion
+//   instructions of AVX2 and AVX-512 machines, and bf16 is rounded by AVX512-BF16 where a build has it.
+//   All other conversions use integer arithmetic.
 // - Nothing relies on floating-point contraction: fused operations are explicit.
 #ifndef ZERO_KERNELS_CPU_SIMD_H
 #define ZERO_KERNELS_CPU_SIMD_H
@@ -42,8 +42,8 @@
 typedef float vf __attribute__((vector_size(VF_WIDTH * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));
-typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of as many bf16 or fp16 numbers
-typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // half as many doubles
+typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of VF_WIDTH bf16 or fp16 numbers
+typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // VD_WIDTH doubles
 #define VD_WIDTH (VF_WIDTH / 2)
 
 // Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) for the run-time `type`. The callee is VF_INLINE,
@@ -58,7 +58,7 @@ typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // half as many 
             function(DTYPE_F32, __VA_ARGS__);                                                                \
     } while (0)
 
-// ---- whole vectors
+// ---- arithmetic on vectors of floats
 
 VF_INLINE vf vf_set1(float x) {
     return x - (vf){0};
@@ -72,7 +72,7 @@ VF_INLINE vi vi_set1(int32_t x) {
     return x + (vi){0};
 }
 
-// 0, 1, 2, ...
+// Lane i is i.
 VF_INLINE vi vi_iota(void) {
     vi lanes;
     for (int i = 0; i < VF_WIDTH; i++)
@@ -101,7 +101,7 @@ VF_INLINE vf vf_negative(vf x) {
     return (vf)((vu)x | 0x80000000u);
 }
 
-// Maximum and minimum. Where a or b is NaN the result is b.
+// vf_max and vf_min: maximum and minimum per lane. Where a or b is NaN, the result is b.
 VF_INLINE vf vf_max(vf a, vf b) {
 #if defined(VF_AVX512)
     return _mm512_max_ps(a, b);
@@ -138,7 +138,7 @@ VF_INLINE vf vf_fma(vf a, vf b, vf c) {
 #endif
 }
 
-// c - a * b
+// c - a * b, rounded as in vf_fma
 VF_INLINE vf vf_fnma(vf a, vf b, vf c) {
     return vf_fma(-a, b, c);
 }
@@ -266,7 +266,7 @@ VF_INLINE vf vf_reciprocal(vf x) {
 #endif
 }
 
-// ---- doubles
+// ---- vectors of doubles
 
 VF_INLINE vd vd_set1(double x) {
     return x - (vd){0};
@@ -286,7 +286,7 @@ VF_INLINE vd vd_upcast(vf x, int half) {
 #endif
 }
 
-// a * b + c, rounded once where the machine has FMA; elsewhere twice, unless a * b is exact.
+// a * b + c, rounded once in AVX2 and AVX-512 builds; elsewhere twice, unless a * b is exact.
 VF_INLINE vd vd_fma(vd a, vd b, vd c) {
 #if defined(VF_AVX512)
     return _mm512_fmadd_pd(a, b, c);
@@ -307,10 +307,10 @@ VF_INLINE void vd_store(double *to, vd x) {
     memcpy(to, &x, sizeof x);
 }
 
-// ---- memory, fp32
+// ---- loads and stores of fp32
 
-// Any alignment. The _part forms access the first n elements only (0 <= n <= VF_WIDTH); loads set the other
-// lanes to 0.
+// Loads and stores of fp32, at any alignment. The _part forms access only the first n elements
+// (0 <= n <= VF_WIDTH); loads set the other lanes to 0.
 
 VF_INLINE vf vf_load(const float *from) {
     vf x;
@@ -322,8 +322,8 @@ VF_INLINE void vf_store(float *to, vf x) {
     memcpy(to, &x, sizeof x);
 }
 
-// A non-temporal store that bypasses the caches: `to` is aligned to a vector. Other threads see it after
-// stream_fence().
+// A non-temporal store, which bypasses the caches. `to` must be aligned to the size of a vector. Other
+// threads see the data after stream_fence().
 VF_INLINE void vf_stream(float *to, vf x) {
 #if defined(VF_AVX512)
     _mm512_stream_ps(to, x);
@@ -353,7 +353,7 @@ VF_INLINE vf vf_load_part(const float *from, int n) {
 #endif
 }
 
-// Deinterleaves n pairs: their first numbers and their second numbers.
+// Loads n pairs and separates their first numbers from their second numbers.
 VF_INLINE void vf_load_pairs(const float *from, int n, vf *first, vf *second) {
     const int n_low = 2 * n < VF_WIDTH ? 2 * n : VF_WIDTH;
     const vf low = vf_load_part(from, n_low),
@@ -386,9 +386,9 @@ VF_INLINE void vf_store_part(float *to, vf x, int n) {
 #endif
 }
 
-// ---- bf16 and fp16
+// ---- conversion from and to bf16 and fp16
 
-// The lower 16 bits of each lane; the upper 16 are 0.
+// Returns the lower 16 bits of each lane. The upper 16 must be 0.
 VF_INLINE vh vh_from_vu(vu x) {
 #if defined(VF_AVX512)
     return (vh)_mm512_cvtepi32_epi16((__m512i)x);
@@ -410,10 +410,10 @@ VF_INLINE vf vf_upcast_bf16(vh half) {
 #endif
 }
 
-// Round to nearest even; NaN stays a quiet NaN.
+// Rounds to nearest even. The result for a NaN is a quiet NaN.
 VF_INLINE vh vf_downcast_bf16(vf x) {
 #if defined(VF_AVX512) && defined(__AVX512BF16__)
-    // One instruction instead of nine, but it treats subnormal numbers as 0.
+    // One instruction instead of nine. Not used if a lane is subnormal, which it would treat as 0.
     enum { SUBNORMAL = 0x20 };
     if (__builtin_expect(_mm512_fpclass_ps_mask(x, SUBNORMAL) == 0, 1))
         return (vh)_mm512_cvtneps_pbh(x);
@@ -500,10 +500,11 @@ VF_INLINE void vh_store_part(uint16_t *to, vh half, int n) {
 #endif
 }
 
-// ---- memory, by type
+// ---- loads and stores of a type that is a parameter
 
-// Elements [index, index + VF_WIDTH) of a tensor, or the first n of them. After inlining, `type` is a
-// constant: DTYPE_F32, DTYPE_BF16 or DTYPE_F16 (see VF_DISPATCH).
+// Loads and stores of elements [index, index + VF_WIDTH) of a tensor, or of the first n of them, with
+// conversion from or to `type`. After inlining, `type` is a constant: DTYPE_F32, DTYPE_BF16 or DTYPE_F16 (see
+// VF_DISPATCH).
 
 VF_INLINE vf vf_get(enum dtype type, const void *tensor, size_t index) {
     if (type == DTYPE_F32)
@@ -522,8 +523,8 @@ VF_INLINE void vf_put(enum dtype type, void *tensor, size_t index, vf x) {
     }
 }
 
-// With a constant n == VF_WIDTH these compile to vf_get and vf_put, so that one inline function with a
-// parameter n serves both the body of a loop and its tail.
+// With a constant n == VF_WIDTH, vf_get_part and vf_put_part compile to vf_get and vf_put. So one inline
+// function with a parameter n serves both the body of a loop and its tail.
 VF_INLINE vf vf_get_part(enum dtype type, const void *tensor, size_t index, int n) {
     if (n == VF_WIDTH)
         return vf_get(type, tensor, index);
@@ -571,17 +572,18 @@ VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
 #endif
 
 // AMX multiplies pairs in tiles (isa/amx.h). Processors with AMX multiply vectors of pairs at a quarter of
-// fp32's rate.
+// fp32's rate, so vector code does not use pairs there.
 #if VF_PAIRS && (defined(__AMX_BF16__) || defined(__AMXBF16__)) // gcc's name, and clang 14's
 #    define VF_AMX 1
 #else
 #    define VF_AMX 0
 #endif
 
-// True if numbers of this type are multiplied in pairs, in tiles.h and in vector code.
+// True if tiles.h multiplies numbers of this type in pairs.
 VF_INLINE bool multiplies_pairs(enum dtype type) {
     return VF_PAIRS && type == DTYPE_BF16;
 }
+// True if vector code multiplies numbers of this type in pairs, too.
 VF_INLINE bool vectors_multiply_pairs(enum dtype type) {
     return multiplies_pairs(type) && !VF_AMX;
 }
@@ -596,7 +598,8 @@ VF_INLINE vf vf_add_pair_products(vu a, vu b, vf sum) {
 #endif
 }
 
-// Pairs of adjacent numbers, a before b: the memory layout of a and b stored as bf16.
+// Rounds the lanes of a, then those of b, to bf16 and pairs adjacent ones: the result is a and b, one after
+// the other, as bf16 in memory.
 VF_INLINE vu vu_from_neighbours(vf a, vf b) {
 #if VF_PAIRS
     return (vu)_mm512_cvtne2ps_pbh(b, a);
@@ -609,7 +612,7 @@ VF_INLINE vu vu_from_neighbours(vf a, vf b) {
 }
 
 #if VF_PAIRS
-// Pairs of number i of the lower half with number i of the upper half.
+// Returns pairs: pair i is number i of the lower half, then number i of the upper half.
 VF_INLINE vu vu_interleave_halves(__m512i halves) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
                                            7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -617,7 +620,7 @@ VF_INLINE vu vu_interleave_halves(__m512i halves) {
 }
 #endif
 
-// Pairs of lane i of a with lane i of b.
+// Returns pairs: pair i is lane i of a, then lane i of b, both rounded to bf16.
 VF_INLINE vu vu_from_two(vf a, vf b) {
 #if VF_PAIRS
     return vu_interleave_halves((__m512i)_mm512_cvtne2ps_pbh(b, a));
@@ -636,7 +639,7 @@ VF_INLINE vu vu_from_pairs(vh first, vh second) {
 #endif
 }
 
-// Loads n numbers, at most 2 VF_WIDTH, as pairs; the rest are zeros.
+// Loads n <= 2 VF_WIDTH numbers as pairs of adjacent numbers. The other numbers become 0.
 VF_INLINE vu vu_load_pairs(const uint16_t *from, int n) {
     vu pairs = {0};
     if (n == 2 * VF_WIDTH) {
@@ -651,9 +654,9 @@ VF_INLINE vu vu_load_pairs(const uint16_t *from, int n) {
 #endif
 }
 
-// ---- transposition
+// ---- transposition of vectors
 
-// Transposition of VF_WIDTH vectors in registers, for kernels/cpu/isa.
+// INTERLEAVE(a, b, i): VF_WIDTH / 2 lanes of a and of b from lane i on, alternately: a[i], b[i], and so on.
 
 #if VF_WIDTH == 16
 #    define INTERLEAVE(a, b, i)                                                                              \
@@ -690,10 +693,10 @@ VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
     }
 }
 
-// ---- bytes
+// ---- vectors of 8- and 16-bit integers
 
-// 8- and 16-bit integers for the vectors of this file. Bytes are loaded as a vu. Four vu of small numbers are
-// packed into two vectors of 16-bit numbers (vw), so that the remaining steps take half as many instructions.
+// Bytes are loaded as a vu. Four vu of small numbers are packed into two
+// vectors of 16-bit numbers (vw), so that the remaining steps take half as many instructions.
 
 typedef uint16_t vw __attribute__((vector_size(VF_WIDTH * 4)));
 
@@ -709,7 +712,7 @@ VF_INLINE vu vu_load_bytes(const uint8_t *from) {
 #endif
 }
 
-// Sign-extends.
+// Loads VF_WIDTH signed bytes and sign-extends them.
 VF_INLINE vu vu_load_signed_bytes(const uint8_t *from) {
 #if defined(VF_AVX512)
     return (vu)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
@@ -755,7 +758,8 @@ VF_INLINE uint32_t vu_reduce_max(vu x) {
 #endif
 }
 
-// Packs two vu of numbers below 2^15. The order changes; vw_store_bytes restores it.
+// Packs two vu of numbers below 2^15. With AVX2 and AVX-512 the numbers change their order, which
+// vw_store_bytes restores.
 VF_INLINE vw vw_pack(vu a, vu b) {
 #if defined(VF_AVX512)
     return (vw)_mm512_packus_epi32((__m512i)a, (__m512i)b);
@@ -771,7 +775,8 @@ VF_INLINE vw vw_pack(vu a, vu b) {
 #endif
 }
 
-// Stores the 4 VF_WIDTH numbers below 2^8 of vw_pack(a, b) and vw_pack(c, d) in the order a, b, c, d.
+// ab = vw_pack(a, b) and cd = vw_pack(c, d) hold 4 VF_WIDTH numbers below 2^8. Stores them as bytes, in the
+// order a, b, c, d.
 VF_INLINE void vw_store_bytes(uint8_t *to, vw ab, vw cd) {
 #if defined(VF_AVX512)
     __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);

@@ -1,10 +1,13 @@
-// Shared by attention's kernels: the rows that a block processes, loading them into tiles, the online
+// Code shared by attention's kernels: the rows that a block processes, loading them into tiles, the online
 // softmax, and the entry points of the CUDA-core kernels (attention_cores.cu). attention_forward.cu and
-// attention_backward.cu have the tensor-core kernels, and choose between the two.
+// attention_backward.cu have the tensor-core kernels, and decide for each call whether these or the
+// CUDA-core kernels compute it.
 //
-// Grids are (tiles, H, B). Blocks of one head run close together in time and find its keys and values in the
-// cache. Tiles count down from the last one, whose rows see the most keys in forward, so the smallest blocks
-// run last.
+// Grids are (tiles, heads, B). Blocks of one head run close together in time and find its keys and values
+// in the cache. Of each head's blocks, those with the most work run first, so that a kernel does not end with
+// a few long blocks. Where a block owns queries, the last tile has the most work, since its queries see the
+// most keys. So these kernels take tiles from the last to the first. Where a block owns keys, the first tile
+// has the most work, and tiles are taken in order.
 #ifndef ZERO_KERNELS_CUDA_ATTENTION_CUH
 #define ZERO_KERNELS_CUDA_ATTENTION_CUH
 
@@ -12,22 +15,25 @@
 
 #include "kernels/cuda/common.cuh"
 
-// The widest heads, in elements, of the tensor-core kernels and of the CUDA-core kernels.
+// Maximum head dimension D of the tensor-core kernels and of the CUDA-core kernels.
 constexpr int ATTENTION_TENSOR_WIDTH = CUDA_ATTENTION_TENSOR_WIDTH;
 constexpr int ATTENTION_WIDTH = 256;
 
-// ---- rows
+// ---- rows of a head
 
-// Rows of one head of a tensor, from a position on: n rows of D elements, `stride` elements apart.
+// Rows of one head of a tensor. x: the first element of the first row; n: the number of rows; stride:
+// elements from one row to the next.
 template <class T> struct attention_rows {
     T *x;
     size_t stride;
     int n;
 };
 
-// The rows of a head of q, k, v or one of their gradients, in the block's sequence.
-//   position      of the first row; n_positions: positions in the sequence
-//   Pointer       void * or const void *
+// Returns the rows of a head of q, k, v or one of their gradients, in the block's sequence.
+//   batch_stride, stride   elements between sequences, and between positions
+//   position               position of the first row
+//   n_positions            number of positions in the sequence
+//   Pointer                void * or const void *
 template <class T, class Pointer>
 __device__ inline attention_rows<T> strided_rows(Pointer tensor, size_t batch_stride, size_t stride, int D,
                                                  int head, int position, int n_positions) {
@@ -36,7 +42,7 @@ __device__ inline attention_rows<T> strided_rows(Pointer tensor, size_t batch_st
             stride, n_positions - position};
 }
 
-// The rows of a head of out or dout: (B, T, H * D), dense.
+// Like strided_rows, for a head of out or dout: (B, T, H * D), dense.
 template <class T, class Pointer>
 __device__ inline attention_rows<T> dense_rows(Pointer tensor, int H, int D, int head, int position,
                                                int T_positions) {
@@ -44,7 +50,7 @@ __device__ inline attention_rows<T> dense_rows(Pointer tensor, int H, int D, int
     return strided_rows<T>(tensor, T_positions * stride, stride, D, head, position, T_positions);
 }
 
-// Offset in lse and delta, (B, H, T), of a head of the block's sequence.
+// Returns the index in lse and delta, both (B, H, T), of a head's first position in the block's sequence.
 __device__ inline size_t head_offset(int H, int head, int T_positions) {
     return (static_cast<size_t>(blockIdx.z) * H + head) * T_positions;
 }
@@ -60,27 +66,29 @@ __device__ inline int tile_counted_down() {
 
 // ---- documents and windows (`first` and `window` in kernels/ops_layers.h)
 
-// Replaces minus infinity in scores of keys before the first one that a query sees. A row may see only such
-// keys in its first tiles. Its shift then stays finite, and the first key that the row does see scales the
-// earlier sums by 0. A power of two, so that the product with the scale is exact and subtracting the shift
-// gives exactly 0.
+// Forward gives this score to keys before the first key that a query sees. A row's first tiles may hold
+// only such keys. If their scores were -infinity, so would be the row's shift (its highest scaled score),
+// and its weights would be NaN. Once a tile holds a key that the row sees, the shift rises so far that the
+// factor exp(old shift - new shift) is 0. Multiplying the row's sums by it removes the hidden keys. The
+// score is a power of two, so scaling it is exact, and a scaled score minus an equal shift is exactly 0.
 constexpr float HIDDEN_SCORE = -0x1p100f;
 
-// The first key that each query of the block's sequence sees. Kernels in which all queries see key 0 are
-// compiled separately, since they need fewer registers.
+// Computes the first key that each query of the block's sequence sees. BOUNDED is false in calls whose
+// queries all see key 0: without documents, and without a window shorter than the sequence. Separate
+// kernels are compiled for these calls, since they need fewer registers.
 template <bool BOUNDED> struct first_keys {
-    const int32_t *first;  // first position of each query's document, or NULL
-    int n_queries, missed; // with a window, query i sees no key before i - missed
+    const int32_t *first;  // first position of each query's document; NULL: no documents
+    int n_queries, missed; // query i sees no key before i - missed; missed is INT_MAX without a window
 
-    //   Args     attention_forward's or attention_backward's
+    //   Args     attention_forward_args or attention_backward_args
     //   cached   number of keys before the first query's own key
     template <class Args>
     __device__ __forceinline__ first_keys(const Args &args, int cached)
         : first(BOUNDED && args.first ? args.first + static_cast<size_t>(blockIdx.z) * args.T : nullptr),
           n_queries(args.T), missed(args.window > 0 ? args.window - 1 - cached : INT_MAX) {}
 
-    // The first key that a query sees; queries past the end count as the last one. Does not decrease from
-    // query to query.
+    // Returns the first key that `query` sees. A query past the last one gets the last one's result. The
+    // result never decreases as `query` grows.
     __device__ __forceinline__ int of(int query) const {
         if (!BOUNDED)
             return 0;
@@ -89,12 +97,13 @@ template <bool BOUNDED> struct first_keys {
         return first ? max(first[query], key) : key;
     }
 
-    // The first key that this query or a later one sees, rounded down to a tile.
+    // Returns the first key that `query` or any later query sees, rounded down to a multiple of `tile`.
     __device__ __forceinline__ int tile_of(int query, int tile) const {
         return BOUNDED ? of(query) / tile * tile : 0;
     }
 
-    // True if a query up to last_query does not see `key`, and so needs a mask.
+    // True if last_query's document or window begins after `key`, which hides `key` from it. If false,
+    // `key` is not hidden from any earlier query either.
     __device__ __forceinline__ bool hide(int last_query, int key) const {
         return BOUNDED && of(last_query) > key;
     }
@@ -102,7 +111,8 @@ template <bool BOUNDED> struct first_keys {
 
 template <bool BOUNDED> struct with_bound { static constexpr bool value = BOUNDED; };
 
-// Calls f(with_bound<whether some query may not see key 0>()). S: keys per sequence.
+// Calls f(with_bound<true>()) if some query may not see key 0, otherwise f(with_bound<false>()). S: keys
+// per sequence.
 template <class Args, class F> enum status with_or_without_bound(const Args *args, int S, F f) {
     return args->first || (args->window > 0 && args->window < S) ? f(with_bound<true>())
                                                                  : f(with_bound<false>());
@@ -110,8 +120,10 @@ template <class Args, class F> enum status with_or_without_bound(const Args *arg
 
 // ---- tiles: ROWS x WIDTH elements in shared memory, rows STRIDE elements apart
 
-// How copy_to_tile moves elements; elements that are not valid become 0. UNROLL: of copy_to_tile's loop.
-// Asynchronous, in the tensor's own type. The caller commits and waits (ptx.cuh: cp_async_16).
+// copy_async and copy_upcast are the two ways in which copy_to_tile copies elements. An element for which
+// `valid` is false becomes 0. UNROLL is the unroll factor of copy_to_tile's loop.
+
+// Copies asynchronously, without changing the type. The caller commits and waits (ptx.cuh: cp_async_16).
 struct copy_async {
     static constexpr int UNROLL = 64; // full unrolling
     template <class T> static __device__ __forceinline__ void copy_pack(T *to, const T *from, bool valid) {
@@ -122,7 +134,7 @@ struct copy_async {
     }
 };
 
-// Synchronous, upcast to float.
+// Copies synchronously, and converts to float.
 struct copy_upcast {
     static constexpr int UNROLL = 2;
     template <class T>
@@ -140,8 +152,10 @@ struct copy_upcast {
 
 // Copies columns [column, column + WIDTH) of a head's rows to a tile, with THREADS threads. Rows past the
 // last one and columns past D become zeros.
-//   packed   16-byte accesses are possible in the tensor; otherwise every copy is synchronous
-// The tile must be free when the call begins, and a barrier must follow before other threads read it.
+//   packed   the tensor allows 16-byte accesses. Without them, elements are copied one by one,
+//            synchronously, whatever Copy is
+// No thread may use the tile any more when the call begins. A barrier must follow before other threads read
+// it.
 template <class Copy, int ROWS, int WIDTH, int STRIDE, int THREADS, class To, class T>
 __device__ __forceinline__ void copy_to_tile(To *tile, const attention_rows<const T> &from, int column, int D,
                                              bool packed) {
@@ -171,15 +185,16 @@ __device__ __forceinline__ void copy_to_tile(To *tile, const attention_rows<cons
 
 // ---- online softmax (FlashAttention-2, arXiv 2307.08691)
 
-// One row's state: the highest scaled score so far, and this thread's share of the sum of exp(score - shift).
+// The state of the softmax of one row of scores. shift: the highest scaled score so far. sum: the sum of
+// exp(score - shift) over the scores that this thread holds.
 struct online_softmax {
     float shift, sum;
 };
 
-// Adds N more scores of a row from each of the LANES adjacent threads that share the row. `score(i)` is a
-// reference to the thread's score i, which becomes exponential(score * scale - shift). Returns the factor by
-// which to multiply sums taken under the previous shift. Every row must see a finite score in its first tile,
-// so that the shift stays finite.
+// Adds N more scores from each of the LANES adjacent threads that share a row. score(i) returns a reference
+// to the thread's score i. Each score is replaced by its weight, exponential(score * scale - shift).
+// Returns the factor by which to multiply the row's earlier sums of weights, which are relative to the
+// previous shift. Every row must see a finite score in its first tile, so that the shift stays finite.
 template <int N, int LANES, class Scores, class Exponential>
 __device__ __forceinline__ float add_scores(online_softmax &row, Scores score, float scale,
                                             Exponential exponential) {
@@ -198,7 +213,7 @@ __device__ __forceinline__ float add_scores(online_softmax &row, Scores score, f
     return factor;
 }
 
-// ---- launching
+// ---- launching the kernels
 
 static inline enum status attention_check_width(int D) {
     if (D > ATTENTION_WIDTH)
@@ -220,7 +235,7 @@ static inline bool attention_is_packed(int D, size_t stride, size_t batch_stride
 }
 
 // attention_forward and attention_backward (kernels/ops_layers.h) on CUDA cores.
-//   packed   16-byte accesses are possible in every tensor
+//   packed   every tensor allows 16-byte accesses
 //   delta    (B, H, T) fp32: the dot product of each row of dout with its row of out
 enum status attention_forward_on_cores(struct stream *stream, const struct attention_forward_args *args,
                                        bool packed) MUST_CHECK;

@@ -1,27 +1,31 @@
-// Attention, backward (kernels/ops.h: attention_backward), in bf16 and fp16 on tensor cores
-// (FlashAttention-2, arXiv 2307.08691, without its atomic additions). Two kernels:
-// - dq: one block per tile of queries. Computes delta first, the dot product of each row of dout with its row
-//   of out
-// - dk and dv: one block per tile of keys
-// Both compute the scores, so there are seven products instead of five. In exchange each block owns the rows
-// it sums, so the order of summation is fixed. p and ds pass from one product to the next in registers. A
-// single kernel would pass them through shared memory and keep the sums of dq in global memory.
+// Backward of attention (kernels/ops_layers.h: attention_backward) in bf16 and fp16 on tensor cores, by
+// FlashAttention-2 (arXiv 2307.08691) without its atomic additions. There are two kernels:
+// - queries_backward: one block per tile of queries. It first computes delta, the dot product of each row
+//   of dout with its row of out, then dq.
+// - keys_backward: one block per tile of keys. It computes dk and dv.
+// Both compute the scores and dp = dout v^T, so there are seven products instead of the five of a single
+// kernel. In exchange, each block owns the rows it sums, so the order of summation is fixed. p (the softmax
+// weights) and ds (the gradients of the scores) pass from one product to the next in registers. A single
+// kernel would pass them through shared memory and keep the sums of dq in global memory.
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace {
 
-// A block keeps its own rows (of q and dout, or of k and v) and loops over the two other tensors, STEP rows
-// at a time. Double-buffered: the next STEP rows are copied while the current ones are multiplied. M:
-// fragments of 16 own rows per warp. For wide heads it is 1, as the sums need more registers.
+// A block keeps its own rows of two tensors (q and dout, or k and v) and loops over the two other tensors,
+// STEP rows at a time. It has two buffers for these: the next STEP rows are copied while the current ones
+// are multiplied.
 constexpr int STEP = 32;
 
+// Tile sizes of a block. M: fragments of 16 own rows per warp. For wide heads M is 1, as the sums need more
+// registers.
 template <int WIDTH> struct backward_tiles {
     static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     static constexpr int STRIDE = TILE_STRIDE<WIDTH>;
     static constexpr int SHARED_ELEMENTS = (2 * ROWS + 4 * STEP) * STRIDE;
 };
 
-// The tiles in shared memory: the block's own rows, and rows of the other tensors.
+// The tiles in shared memory. own: the block's own rows of two tensors. others: STEP rows of each of the
+// two other tensors, for this step and the next.
 template <class T, int WIDTH> struct tiles {
     T *own[2], *others;
 
@@ -31,7 +35,8 @@ template <class T, int WIDTH> struct tiles {
         return {{start, start + OWN}, start + 2 * OWN};
     }
 
-    // The tile of the other tensor `which` (0 or 1) in an even or odd step.
+    // Returns the tile of other tensor number `which` (0 or 1) in even steps (odd is 0) or odd steps (odd
+    // is 1).
     __device__ T *step(int odd, int which) const {
         return others + (2 * odd + which) * STEP * backward_tiles<WIDTH>::STRIDE;
     }
@@ -42,9 +47,9 @@ template <class T, int WIDTH> struct tiles {
 constexpr int DELTA_LANES = 8; // threads per row
 constexpr int DELTA_THREADS = 256;
 
-// The dot product of a row of dout with its row of out, D elements each from `at` on. All DELTA_LANES threads
-// of a row call it and receive the result. All threads of a warp must call it; `valid` is false for a row
-// that does not exist.
+// Returns the dot product of a row of dout with its row of out to each of the row's DELTA_LANES threads.
+// Both rows have D elements and begin at index `at`. All threads of a warp must call it. `valid` is false
+// for a row that does not exist.
 template <class T>
 __device__ inline float row_delta(const attention_backward_args &args, size_t at, bool valid, bool packed) {
     const int lane = static_cast<int>(threadIdx.x) % DELTA_LANES, D = args.D;
@@ -62,7 +67,7 @@ __device__ inline float row_delta(const attention_backward_args &args, size_t at
     return lanes_sum<DELTA_LANES>(sum);
 }
 
-// delta for the CUDA-core kernels. The tensor-core kernels compute delta themselves.
+// Computes delta for the CUDA-core kernels. The tensor-core kernels compute it themselves.
 template <class T>
 __global__ void __launch_bounds__(DELTA_THREADS)
     deltas(float *delta, attention_backward_args args, bool packed) {
@@ -75,8 +80,8 @@ __global__ void __launch_bounds__(DELTA_THREADS)
         delta[(b * H + h) * T_positions + t] = sum;
 }
 
-// delta of n rows from position `first` on, for the block's head and sequence. Called by one warp, which may
-// read the results afterwards.
+// Writes delta of n rows from position `first` on, for the block's head and sequence. Called by one warp,
+// which may read the results afterwards.
 template <class T>
 __device__ inline void put_deltas(float *delta, const attention_backward_args &args, int first, int n,
                                   bool packed) {
@@ -93,7 +98,8 @@ __device__ inline void put_deltas(float *delta, const attention_backward_args &a
 
 // ---- dq
 
-// ds holds dp = dout v^T and becomes p (dp - delta), with p = 2^(scaled score - lse).
+// On entry, ds holds dp = dout v^T. On return, it holds p (dp - delta), where p = 2^(scaled score - lse)
+// and `lse` is a base-2 logarithm.
 template <int M>
 __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mma_c (&scores)[M][STEP / 8],
                                               float log2_scale, const float (&lse)[M][2],
@@ -109,7 +115,7 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
             }
 }
 
-// Rows of a score tile are queries, columns are keys.
+// Computes delta and dq. Rows of a score tile are queries, columns are keys.
 template <class T, int WIDTH, bool BOUNDED>
 __global__ void __launch_bounds__(ATTENTION_THREADS,
                                   BOUNDED ? pinned_blocks(PINNED_QUERIES_BACKWARD, WIDTH) : 0)
@@ -162,7 +168,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
         mma_c scores[M][STEP / 8], ds[M][STEP / 8];
         multiply_rows<WIDTH, M, STEP>(scores, tile.own[0] + own * STRIDE, tile.step(odd, 0));
         multiply_rows<WIDTH, M, STEP>(ds, tile.own[1] + own * STRIDE, tile.step(odd, 1));
-        int n_visible = first + own + 1 - key; // keys that the warp's first row sees
+        int n_visible = first + own + 1 - key; // keys from `key` on that the warp's first row sees
         if (n_visible < STEP)
             mask_after(scores, n_visible);
         if (starts.hide(first + own + WARP_ROWS - 1, key))
@@ -181,8 +187,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
 
 // ---- dk and dv
 
-// lse (as base-2 logarithms) and then delta of a head's STEP queries from `query` on. Returns the calling
-// thread's one of these 2 STEP values.
+// For a head's STEP queries from `query` on: the first STEP threads return lse (as a base-2 logarithm) of
+// one query each, the next STEP threads delta. Other threads, and threads past the last query, return 0.
 __device__ __forceinline__ float lse_or_delta(const attention_backward_args &args, const float *delta,
                                               int head, int query) {
     int thread = static_cast<int>(threadIdx.x), row = query + thread % STEP;
@@ -192,7 +198,8 @@ __device__ __forceinline__ float lse_or_delta(const attention_backward_args &arg
     return thread < STEP ? static_cast<const float *>(args.lse)[at] * LOG2_E : delta[at];
 }
 
-// Scores become p = 2^(scaled score - lse). lse: for the queries from the thread's first column on.
+// Replaces scores by p = 2^(scaled score - lse). `lse` points to the value of the query in the thread's
+// first column.
 template <int M>
 __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][STEP / 8], float log2_scale,
                                               const float *lse) {
@@ -206,7 +213,8 @@ __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][STEP / 8], floa
                     exp2_approximate(fmaf(scores[m][n].x[i], log2_scale, -lse[8 * n + i % 2]));
 }
 
-// ds holds dp^T of 16 queries, whose fragments in p begin at `first`. ds becomes p (dp - delta).
+// On entry, ds holds dp^T for 16 queries. On return, it holds p (dp - delta). These queries' fragments in p
+// begin at index `first`. `deltas` points to delta of the query in the thread's first column.
 template <int M>
 __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p)[M][STEP / 8], int first,
                                               const float *deltas) {
@@ -219,8 +227,8 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p
                 ds[m][n].x[i] = p[m][first + n].x[i] * (ds[m][n].x[i] - deltas[8 * n + i % 2]);
 }
 
-// Rows of a score tile are keys, columns are queries: those of all heads that read the block's key-value
-// head, one head after another.
+// Computes dk and dv. Rows of a score tile are keys. Columns are the queries of all heads that read the
+// block's key-value head, one head after another.
 template <class T, int WIDTH, bool BOUNDED>
 __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PINNED_KEYS_BACKWARD, WIDTH) : 0)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
@@ -255,7 +263,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PIN
     if (thread < 2 * STEP)
         lse_and_delta[0][thread] = lse_or_delta(args, delta, kv_head * group, first);
     mma_c dk[M][WIDTH / 8] = {}, dv[M][WIDTH / 8] = {};
-    // Once a query does not see the block's last key, later queries see none of the block's keys.
+    // Once a query's document or window begins after the block's last key, no later query sees a key of the
+    // block.
     auto is_seen = [&](int query) { return query < args.T && !starts.hide(query, first + ROWS - 1); };
     for (int head = kv_head * group, query = first, odd = 0; head < end_head; odd ^= 1) {
         cp_async_wait<0>();
@@ -277,7 +286,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PIN
                 hide_from_queries(p, starts, query, first + own, -INFINITY);
             apply_softmax(p, log2_scale, lse);
             add_rows<WIDTH, M, STEP>(dv, p, tile.step(odd, 1));
-            // 16 queries at a time, to save registers
+            // Processes 16 queries at a time, to save registers.
 #pragma unroll
             for (int i = 0; i < STEP; i += 16) {
                 mma_c ds[M][2];
@@ -305,7 +314,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PIN
 
 // ---- launching
 
-// q and k are rotated already. With a table, the kernels rotate the gradients back.
+// q and k must already be rotated. If rope.table is set, the tensor-core kernels also rotate dq and dk
+// back.
 enum status launch(struct stream *stream, const struct attention_backward_args *args) {
     int D = args->D;
     bool by_cudnn;

@@ -11,16 +11,19 @@
 
 namespace {
 
-// 16 x 16 threads. In a tile of scores, thread (y, x) owns the rows y + 16 r and the columns x + 16 c. Rows
-// in shared memory are DEPTH + 4 floats apart, so that its 16-byte reads hit different banks.
+// A block has 16 x 16 threads. In a tile of scores, thread (y, x) owns the rows y + 16 r and columns x + 16
+// c. Rows of operands in shared memory are DEPTH + 4 floats apart, so that a warp's 16-byte reads of
+// different rows hit different banks.
 constexpr int TILE = 64;
 constexpr int SIDE = 16;
 constexpr int THREADS = SIDE * SIDE;
 constexpr int OWN = TILE / SIDE;
 
-constexpr int DEPTH = 32; // for scores: columns of the head in shared memory at a time
+// Columns of a head that are in shared memory at a time: DEPTH while scores are computed (multiply_rows),
+// GROUP while rows are summed (add_rows).
+constexpr int DEPTH = 32;
 constexpr int DEPTH_STRIDE = DEPTH + 4;
-constexpr int GROUP = 64; // for sums of rows: columns of the head in shared memory at a time
+constexpr int GROUP = 64;
 constexpr int WEIGHTS_STRIDE = TILE + 4;
 
 struct alignas(16) shared_tiles {
@@ -38,7 +41,9 @@ struct scores {
     float x[OWN][OWN];
 };
 
-// The elements of TILE rows of a head that this thread owns: columns 64 g + 4 x ... + 3.
+// Each of the block's TILE rows is a weighted sum of a head's rows. These are the elements of the sums that
+// thread (y, x) owns: x[r][g] holds columns 64 g + 4 x to 64 g + 4 x + 3 of row y + 16 r. GROUPS is the
+// number of groups of 64 columns.
 template <int GROUPS> struct row_sums { float x[OWN][GROUPS][4]; };
 
 __device__ inline int own_row(int r) {
@@ -53,13 +58,13 @@ __device__ inline float4 load_four(const float *from) {
     return *reinterpret_cast<const float4 *>(from);
 }
 
-// Copies COLUMNS columns, from `column` on, of TILE rows to shared memory.
+// Copies COLUMNS columns of TILE rows, from `column` on, to shared memory as floats.
 template <int COLUMNS, int STRIDE, class T>
 __device__ void load_tile(float *tile, const attention_rows<const T> &from, int column, int D, bool packed) {
     copy_to_tile<copy_upcast, TILE, COLUMNS, STRIDE, THREADS>(tile, from, column, D, packed);
 }
 
-// a b^T: the products of every row of a with every row of b.
+// Returns the thread's elements of a b^T: dot products of rows of a with rows of b.
 template <class T>
 __device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const T> &a,
                                 const attention_rows<const T> &b, int D, bool packed) {
@@ -89,7 +94,8 @@ __device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const
     return sums;
 }
 
-// Adds the product of shared.weights and the n rows in shared.rows to columns 64 g ... 64 g + 63.
+// Adds the product of shared.weights and the n rows in shared.rows to columns 64 g to 64 g + 63 of the
+// sums.
 template <int GROUPS>
 __device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &sums, int g, int n, int D) {
     int column = static_cast<int>(threadIdx.x) % SIDE * 4;
@@ -137,7 +143,7 @@ __device__ void add_rows(shared_tiles &shared, row_sums<GROUPS> &sums, const sco
 
 template <class T> struct alignas(4 * sizeof(T)) four { T x[4]; };
 
-// Writes sums[r] * factors[r].
+// Writes the thread's sums to a head's rows: row r multiplied by factors[r] and rounded to T.
 template <int GROUPS, class T>
 __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &sums,
                            const float (&factors)[OWN], int D, bool packed) {
@@ -163,9 +169,9 @@ __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &
 
 // ---- forward
 
-// Scores become weights, exp(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Row r
-// of the thread sees the tile's columns [n_hidden[r], n_visible[r]), possibly none. The SIDE threads that
-// share a row are adjacent in a warp.
+// Replaces scores by softmax weights, exp(scaled score - shift), and rescales `out`, which was summed with
+// the previous shift. Row r of the thread sees the tile's columns [n_hidden[r], n_visible[r]), possibly
+// none. The SIDE threads that share a row are adjacent in a warp.
 template <bool BOUNDED, int GROUPS>
 __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
                               const int (&n_hidden)[OWN], const int (&n_visible)[OWN]) {
@@ -224,7 +230,8 @@ __global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
 
 // ---- backward
 
-// A score becomes p = exp(scaled score - lse); dscore holds dp = dout v^T and becomes p (dp - delta).
+// On entry, dscore holds dp = dout v^T. On return, score holds p = exp(scaled score - lse), or 0 if not
+// `visible`, and dscore holds p (dp - delta).
 __device__ inline void differentiate(float &score, float &dscore, float scale, float lse, float delta,
                                      bool visible) {
     score = visible ? expf(fmaf(score, scale, -lse)) : 0.0f;
@@ -236,7 +243,8 @@ __device__ inline bool is_visible(const first_keys<BOUNDED> &starts, int query, 
     return key <= query && (!BOUNDED || key >= starts.of(query));
 }
 
-// lse or delta of a head's rows from `first` on, and the value of one row (0 past the last).
+// row_values: lse or delta of a head's rows from `first` on. row_value: the value of one of these rows; 0
+// past the last one.
 __device__ inline attention_rows<const float> row_values(const void *values, int H, int head, int T_positions,
                                                          int first) {
     return {static_cast<const float *>(values) + head_offset(H, head, T_positions) + first, 1,
@@ -279,9 +287,9 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
                D, packed);
 }
 
-// dk and dv. Tiles are transposed: rows are keys; columns are queries of all heads that read the block's
-// key-value head, one head after another.
-//   group   the number of these heads; a parameter, since it then takes no register
+// Computes dk and dv. Tiles are transposed: rows are keys; columns are queries of all heads that read the
+// block's key-value head, one head after another.
+//   group   the number of these heads, H / K. It is a parameter, since computing it would take a register
 template <class T, int GROUPS, bool BOUNDED>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     keys_backward(attention_backward_args args, const float *delta, int group, float scale, bool packed) {
@@ -291,7 +299,8 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     const first_keys<BOUNDED> starts(args, 0);
     row_sums<GROUPS> dk = {}, dv = {};
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
-        // Once a query does not see the block's last key, later queries see none of the block's keys.
+        // Once a query's document or window begins after the block's last key, no later query sees a key of
+        // the block.
         for (int query = first; query < n && !starts.hide(query, first + TILE - 1); query += TILE) {
             attention_rows<const T> k =
                 strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, first, n);
@@ -323,8 +332,8 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
 
 template <int GROUPS> struct head_groups { static constexpr int value = GROUPS; };
 
-// Calls f(T(), head_groups<GROUPS>()) for the narrowest kernel that supports the heads. 16-bit types get here
-// with wide heads only.
+// Calls f(T(), head_groups<GROUPS>()) for the narrowest kernel that supports heads of D elements. 16-bit
+// types always use the widest kernel, since their narrower heads run on tensor cores.
 template <class F> enum status with_type_and_groups(enum dtype type, int D, F f) {
     switch (type) {
     case DTYPE_BF16:
@@ -338,8 +347,8 @@ template <class F> enum status with_type_and_groups(enum dtype type, int D, F f)
     }
 }
 
-// Like with_or_without_bound, but the kernels of 16-bit types have a single variant for both: a second one
-// would need more registers than there are.
+// Like with_or_without_bound, but 16-bit types always use the bounded kernels: unbounded ones would need
+// more registers than a thread can have.
 template <class T, class Args, class F> enum status with_bound_of(const Args *args, int S, F f) {
     if constexpr (sizeof(T) < sizeof(float))
         return f(with_bound<true>());

@@ -1,14 +1,15 @@
-// Attention, forward (kernels/ops.h: attention_forward): FlashAttention (arXiv 2205.14135; 2307.08691) in
-// bf16 and fp16 on tensor cores. A block keeps its queries and loops over tiles of keys and values. Keys and
-// values alternate: while a tile of one is multiplied, the next tile of the other is copied, so one tile of
-// each is enough. Scores and their softmax stay in registers, in base-2 logarithms.
+// Forward of attention (kernels/ops_layers.h: attention_forward) in bf16 and fp16 on tensor cores, by
+// FlashAttention (arXiv 2205.14135; 2307.08691). A block keeps its queries and loops over tiles of keys and
+// values. Keys and values alternate: while a tile of keys is multiplied, the next tile of values is copied,
+// and vice versa. So one tile of each is enough. Scores and softmax weights stay in registers. Weights are
+// computed as powers of 2 instead of e.
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace {
 
 constexpr int KEYS = 64;
 
-// Tile sizes of a block. M: fragments of 16 queries per warp. For wide heads it is 1, as the sums need more
+// Tile sizes of a block. M: fragments of 16 queries per warp. For wide heads M is 1, as the sums need more
 // registers.
 template <int WIDTH> struct forward_tiles {
     static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_QUERIES = 16 * M;
@@ -16,8 +17,9 @@ template <int WIDTH> struct forward_tiles {
     static constexpr int SHARED_ELEMENTS = (QUERIES + 2 * KEYS) * TILE_STRIDE<WIDTH>;
 };
 
-// Scores become weights, 2^(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Every
-// row sees the first key, or a key with HIDDEN_SCORE, so its shift is finite from the first tile on.
+// Replaces scores by softmax weights, 2^(scaled score - shift), and rescales `out`, which was summed with
+// the previous shift. In its first tile, every row has a key that it sees or one with HIDDEN_SCORE, so its
+// shift is finite from then on.
 template <int WIDTH, int M>
 __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][KEYS / 8], online_softmax (&rows)[M][2],
                                               mma_c (&out)[M][WIDTH / 8], float log2_scale) {
@@ -68,10 +70,11 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
     T *queries = dynamic_shared<T>(), *keys = queries + QUERIES * STRIDE, *values = keys + KEYS * STRIDE;
     int D = args.D, first = tile_counted_down() * QUERIES;
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_QUERIES; // the warp's first row in the tile
-    // The number of keys that the last row of the block sees, and that the last row of the warp sees.
     int cached = args.S - args.T;
     const first_keys<BOUNDED> starts(args, cached);
     const int first_key = starts.tile_of(first, KEYS), first_own_key = starts.of(first + own);
+    // The number of keys up to the last one that the block's last row sees, and that the warp's last row
+    // sees. n_own_keys is 0 if the warp has no rows.
     int n_keys = min(args.S, cached + first + QUERIES);
     int n_own_keys = first + own < args.T ? min(args.S, cached + first + own + WARP_QUERIES) : 0;
     const int head = own_head(), kv_head = head / (args.H / args.K);
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
         packed);
     load_tile<KEYS, WIDTH>(keys, key_rows(first_key), D, packed);
     cp_async_commit();
-    if (args.rope.table) { // each warp writes its own rotated rows, for backward
+    if (args.rope.table) { // each warp rotates its own queries, and writes them to rotated_q for backward
         cp_async_wait<0>();
         __syncthreads();
         rotate_rows<WARP_QUERIES, WIDTH>(queries + own * STRIDE, args.rope.table, cached + first + own,
@@ -133,8 +136,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
                                     queries + own * STRIDE, D, packed);
 }
 
-// Rotates the keys and, unless the kernel does, the queries.
-//   out   [out] the attention_forward call that remains
+// Rotates the keys and, unless the attention kernel does that itself, the queries. Rotates nothing if the
+// call has no table of angles.
+//   out   [out] the attention_forward call to make afterwards
 enum status rotate(struct stream *stream, const struct attention_forward_args *args,
                    struct attention_forward_args *out) {
     struct rope_forward_args calls[ATTENTION_ROPE_CALLS];

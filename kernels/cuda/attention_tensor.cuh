@@ -1,7 +1,7 @@
-// Shared by attention's tensor-core kernels, forward and backward: tiles of rows in shared memory, and the
-// products of a warp. A warp owns 16 M rows, as M fragments of mma's A, so each fragment of B that it loads
-// is used M times. The result of one product, rounded to 16 bits, is the A of the next, so attention weights
-// stay in registers.
+// Code shared by attention's tensor-core kernels, forward and backward: tiles of rows in shared memory, and
+// the products of a warp. A warp owns 16 M rows, as M fragments of mma's A, so each fragment of B that it
+// loads is used M times. The result of one product, rounded to 16 bits, is the A of the next, so attention
+// weights stay in registers.
 #ifndef ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 #define ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 
@@ -13,24 +13,27 @@ constexpr int ATTENTION_WARPS = 4;
 constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
 constexpr float LN_2 = 0.693147181f;
 
-// The factor that turns the product of a query and a key into the base-2 logarithm of the softmax weight.
+// Returns the factor by which scores are scaled, log2(e) / sqrt(D). Softmax weights are then powers of 2
+// instead of e.
 static inline float attention_log2_scale(int D) {
     return static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(D)));
 }
 
-// Elements between rows in shared memory: an odd multiple of 16 bytes. The eight rows of a matrix that
-// ldmatrix loads are then in different banks.
+// The number of elements in shared memory from one row of a tile to the next: an odd multiple of 16 bytes.
+// The eight rows of a matrix that ldmatrix loads are then in different banks.
 template <int WIDTH> constexpr int TILE_STRIDE = WIDTH + 8;
 
 // ---- tiles: ROWS x WIDTH elements, stride TILE_STRIDE<WIDTH>
 
-// Starts the copy of a head's rows to a tile; complete after cp_async_commit, cp_async_wait and a barrier.
+// Starts to copy a head's rows to a tile. The copy is complete after cp_async_commit, cp_async_wait and a
+// barrier.
 template <int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void load_tile(T *tile, const attention_rows<const T> &from, int D, bool packed) {
     copy_to_tile<copy_async, ROWS, WIDTH, TILE_STRIDE<WIDTH>, ATTENTION_THREADS>(tile, from, 0, D, packed);
 }
 
-// Writes ROWS rows of a tile to a head's rows. The calling warp must have written them itself.
+// Copies ROWS rows of a tile to a head's rows. Called by one warp, which must itself have written the
+// tile's rows.
 template <int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T *tile, int D, bool packed) {
     constexpr int STRIDE = TILE_STRIDE<WIDTH>, PACKS = WIDTH / pack<T>::size;
@@ -54,16 +57,17 @@ __device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T 
 
 // ---- rotation (kernels/ops_layers.h: rope_forward)
 
-// Rotates the pairs of n rows in a tile of ROWS rows; `sign` -1 rotates back. Rows have D elements and
-// positions from `position` on. Executed by one warp, PAIRS pairs at a time. Each lane first loads the angles
-// of GROUP times as many pairs, to overlap their latency: the compiler cannot move such loads before a store
-// to the tile.
+// Rotates the first n rows of a tile of ROWS rows; `sign` -1 rotates back. Row r has D elements and is at
+// position `position` + r. Called by one warp. In a step, each lane rotates PAIRS pairs of elements. Before
+// a group of GROUP steps, it loads the cosines and sines of all of them, to overlap the latencies. The
+// compiler cannot do that itself, since it may not move a load across a store to the tile.
 template <int PAIRS, int GROUP, int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void rotate_pairs_of_rows(T *tile, const float *table, int position, int n, int D,
                                                      float sign) {
-    constexpr int PARTS = WIDTH / 2 / PAIRS; // iterations per row
+    constexpr int PARTS = WIDTH / 2 / PAIRS; // parts of a row; a lane rotates one in a step
     const int lane = static_cast<int>(threadIdx.x) % WARP, half_width = D / 2;
-    // Calls f(row, first pair) unless one of them does not exist.
+    // Calls f(row, first pair) for part i of the tile, counted row after row, if the part is within the n
+    // rows and within the head.
     const auto with_part = [=](int i, auto f) {
         const int row = i / PARTS, pair = i % PARTS * PAIRS;
         if (i < ROWS * PARTS && row < n && pair < half_width)
@@ -90,12 +94,13 @@ __device__ __forceinline__ void rotate_pairs_of_rows(T *tile, const float *table
     }
 }
 
-// Rotates as above, four pairs at a time where rows are packed. The calling warp must have written the rows
-// itself, or a barrier must have followed. It may read the rows afterwards.
+// Calls rotate_pairs_of_rows, with four pairs per step if `packed`, otherwise one. The calling warp must
+// have written the rows itself, or a barrier must have followed the writes. The warp may read the rows
+// afterwards.
 template <int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void rotate_rows(T *tile, const void *table, int position, int n, int D,
                                             bool packed, float sign) {
-    constexpr int GROUP = WIDTH == 80 ? 2 : 4; // at this width, 4 would spill on sm_90
+    constexpr int GROUP = WIDTH == 80 ? 2 : 4; // at width 80, 4 would spill registers on sm_90
     const auto *angles = static_cast<const float *>(table);
     if (packed)
         rotate_pairs_of_rows<4, GROUP, ROWS, WIDTH>(tile, angles, position, n, D, sign);
@@ -104,14 +109,14 @@ __device__ __forceinline__ void rotate_rows(T *tile, const void *table, int posi
     __syncwarp();
 }
 
-// ---- fragments, loaded from their first element in a tile
+// ---- loading fragments; `tile` points to the fragment's first element
 
 template <int WIDTH, class T> __device__ __forceinline__ void load_a(mma_a &a, const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     ldmatrix_x4(a.x, tile + lane % 16 * TILE_STRIDE<WIDTH> + lane / 16 * 8);
 }
 
-// Two adjacent fragments of B, 16 x 16, whose columns are the tile's rows.
+// Loads two adjacent fragments of B, together 16 x 16. B's columns are the tile's rows.
 template <int WIDTH, class T> __device__ __forceinline__ void load_b_of_rows(mma_b (&b)[2], const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     uint32_t x[4];
@@ -120,7 +125,7 @@ template <int WIDTH, class T> __device__ __forceinline__ void load_b_of_rows(mma
     b[1] = {{x[2], x[3]}};
 }
 
-// Two adjacent fragments of B, 16 x 16, whose rows are the tile's rows.
+// Loads two adjacent fragments of B, together 16 x 16. B's rows are the tile's rows.
 template <int WIDTH, class T> __device__ __forceinline__ void load_b(mma_b (&b)[2], const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     uint32_t x[4];
@@ -131,7 +136,8 @@ template <int WIDTH, class T> __device__ __forceinline__ void load_b(mma_b (&b)[
 
 // ---- products of a warp
 
-// In each 16 x 8 fragment of results, a thread holds two rows (h = 0, 1) and two adjacent columns of each.
+// In each 16 x 8 fragment of results, a thread holds two adjacent elements in each of two rows (h = 0, 1).
+// fragment_column is the column of the first of the two.
 __device__ __forceinline__ int fragment_row(int h) {
     return static_cast<int>(threadIdx.x) % WARP / 4 + 8 * h;
 }
@@ -168,8 +174,8 @@ __device__ __forceinline__ void multiply_rows(mma_c (&c)[M][N / 8], const T *a, 
     }
 }
 
-// Causal masks of a warp's scores. With mask_after, row r sees the columns below n_visible + r. With
-// mask_before, row r sees the columns from n_hidden + r on.
+// Causal masks of a warp's scores: scores that a row must not see become -infinity. With mask_after, row r
+// sees columns below n_visible + r. With mask_before, it sees columns from n_hidden + r on.
 template <int M, int TILES>
 __device__ __forceinline__ void mask_after(mma_c (&scores)[M][TILES], int n_visible) {
 #pragma unroll
@@ -194,8 +200,8 @@ __device__ __forceinline__ void mask_before(mma_c (&scores)[M][TILES], int n_hid
                     scores[m][n].x[i] = -INFINITY;
 }
 
-// Masks for documents and windows. Rows are queries from `query` on, columns are keys from `key` on. Scores
-// of keys before the first one that a query sees become `hidden`.
+// Masks for documents and windows: scores of keys before the first one that a query sees become `hidden`.
+// Rows are queries from `query` on, columns are keys from `key` on.
 template <bool BOUNDED, int M, int TILES>
 __device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const first_keys<BOUNDED> &starts,
                                           int query, int key, float hidden) {
@@ -213,7 +219,7 @@ __device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const first
         }
 }
 
-// The same masks for tiles whose rows are keys and columns are queries.
+// Like hide_keys, for tiles whose rows are keys and whose columns are queries.
 template <bool BOUNDED, int M, int TILES>
 __device__ __forceinline__ void hide_from_queries(mma_c (&scores)[M][TILES],
                                                   const first_keys<BOUNDED> &starts, int query, int key,
@@ -232,6 +238,7 @@ __device__ __forceinline__ void hide_from_queries(mma_c (&scores)[M][TILES],
         }
 }
 
+// Rounds two floats to T and packs them into a register, `low` into its lower half.
 template <class T> __device__ __forceinline__ uint32_t pair(float low, float high);
 template <> __device__ __forceinline__ uint32_t pair<bf16>(float low, float high) {
     __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
@@ -246,7 +253,8 @@ template <> __device__ __forceinline__ uint32_t pair<half>(float low, float high
     return bits;
 }
 
-// sums[row] += the sum over the N rows of b of weights[row][j] * b[j]. The weights are rounded to T.
+// sums[row] += the sum over j < N of weights[row][j] * b[j], where b[j] is row j of the tile b. The weights
+// are rounded to T.
 template <int WIDTH, int M, int N, class T>
 __device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_c (&weights)[M][N / 8],
                                          const T *b) {
@@ -274,7 +282,7 @@ __device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_
 
 template <class T> struct alignas(2 * sizeof(T)) two { T x[2]; };
 
-// Writes a warp's sums, times `factor` and rounded to T, to the warp's own rows of a tile.
+// Multiplies a warp's sums by `factor`, rounds them to T, and writes them to the warp's own rows of a tile.
 template <int WIDTH, int M, class T>
 __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH / 8], float factor) {
     __syncwarp(); // the warp has finished reading the tile
@@ -292,15 +300,15 @@ __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH /
     __syncwarp();
 }
 
-// The number of threads that share a row, and the sum over them. Adjacent threads are added first, unlike in
-// lanes_sum.
+// The number of threads that share a row of a fragment, and the sum over these threads. Adjacent threads
+// are added first, unlike in lanes_sum.
 constexpr int FRAGMENT_ROW_LANES = 4;
 __device__ __forceinline__ float fragment_row_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// ---- launching
+// ---- choosing a kernel by dtype and head dimension
 
 template <int WIDTH> struct head_width { static constexpr int value = WIDTH; };
 

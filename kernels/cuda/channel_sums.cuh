@@ -1,17 +1,21 @@
-// Per-channel sums over all rows, for the gradients of norm weights: within a block, then over the blocks of
-// a kernel. The blocks that finish last add the blocks' sums, in an order that depends on the sizes only.
+// Per-channel sums over all rows, for the gradients of norm weights. Each block of a kernel sums its own
+// rows. Of every NORM_GROUP blocks, the last to finish adds up the sums of its group. The last of these
+// blocks adds up the groups' sums. The order of summation depends on the sizes only.
 #ifndef ZERO_KERNELS_CUDA_CHANNEL_SUMS_CUH
 #define ZERO_KERNELS_CUDA_CHANNEL_SUMS_CUH
 
 #include "kernels/cuda/span.cuh"
 
-// Per-channel sums are stored in planes of four floats per thread, so that a warp's 16-byte accesses use
-// every bank of shared memory once.
+// The layout of C per-channel sums. A thread holds WIDTH adjacent channels. It stores them in planes, at
+// most four channels in each. Plane 0 has every thread's first four channels, plane 1 every thread's next
+// four, and so on. So adjacent threads access adjacent addresses, which avoids bank conflicts in shared
+// memory.
 template <int WIDTH> struct planes {
     static constexpr int plane = WIDTH < 4 ? WIDTH : 4;
     static constexpr int count = WIDTH / plane;
 
-    // The index of elements [k * plane, (k + 1) * plane) of the WIDTH from channel c on, and its inverse.
+    // place: the index at which the thread that holds channels [c, c + WIDTH) stores its channels of plane
+    // k. channel: the inverse, that is, the channel stored at index `place`.
     __device__ static int place(int c, int k, int C) {
         return k * (C / count) + c / count;
     }
@@ -33,8 +37,9 @@ template <int WIDTH> struct planes {
     }
 };
 
-// Increments the counter `ticket`. Returns to all threads of the block whether this block is the last of n.
-// If so, the earlier writes of the other n - 1 blocks are visible to __ldcg, and the counter is zero again.
+// Increments the counter *ticket once per block. Returns true, to all threads, in the block that is the
+// last of n to do so. That block then sees the earlier writes of the other n - 1 blocks through __ldcg, and
+// the counter is zero again.
 __device__ inline bool is_last_of(unsigned *ticket, int n) {
     __shared__ bool last;
     __threadfence(); // publishes this thread's writes before the increment
@@ -49,7 +54,7 @@ __device__ inline bool is_last_of(unsigned *ticket, int n) {
     return last;
 }
 
-// Element i of the sums of `n` blocks, which are `step` floats apart, added in order.
+// Returns the sum of partial[block * step + i] over n blocks, added in the blocks' order.
 __device__ inline float sum_of_blocks(const float *partial, size_t step, int n, int i) {
     float sum = __ldcg(partial + i);
     for (int block = 1; block < n; block++)
@@ -57,15 +62,15 @@ __device__ inline float sum_of_blocks(const float *partial, size_t step, int n, 
     return sum;
 }
 
-// Where the sums over all rows go. A NULL pointer means that those sums are not wanted.
+// The gradients to which the per-channel sums over all rows are added.
 template <int SUMS> struct channel_gradients {
-    float *of[SUMS]; // (C) each
-    bool beta_zero;
-    unsigned *tickets; // counters: one per NORM_GROUP blocks, then one for those counters
+    float *of[SUMS];   // (C) each; NULL: this sum is dropped
+    bool beta_zero;    // gradients are overwritten instead of added to
+    unsigned *tickets; // a counter per group of NORM_GROUP blocks, then one that counts the groups
 };
 
-// Adds the sums of all blocks to the gradients. Every thread of every block calls this, after the block's own
-// sums, (SUMS, C) in planes, are in partial[blockIdx.x].
+// Adds up the sums of all blocks, and adds the result to the gradients. Every thread of every block calls
+// this once the block's own sums, (SUMS, C) in planes, are in row blockIdx.x of `partial`.
 template <int WIDTH, int SUMS>
 __device__ inline void add_partial_sums(float *partial, const channel_gradients<SUMS> &to, int C) {
     int n_blocks = static_cast<int>(gridDim.x), n_threads = static_cast<int>(blockDim.x * blockDim.y);

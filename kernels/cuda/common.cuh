@@ -30,13 +30,13 @@ extern "C" {
 // ---- the device, and the launchers of its operations, one for each in kernels/ops.h
 
 extern "C" {
-struct matmuls;      // matmul.cuh: cuBLASLt and the plans of products
+struct matmuls;      // cublaslt/matmul.cu: cuBLASLt and the plans of products
 struct cudnns;       // cudnn/device.cu: cuDNN and the plans of attention
-struct cuda_tickets; // common.cuh: the ticket counters of each open stream
+struct cuda_tickets; // below: the ticket counters of each open stream
 
 struct cuda_device {
-    struct device device; // must be first: this backend's struct device * points to a cuda_device
-    int index;            // number of the GPU
+    struct device device; // must be first: cuda_of casts a struct device * to a cuda_device *
+    int index;            // the GPU's index in the CUDA runtime
     struct cuda_properties properties;
     struct matmuls *matmuls;
     struct cuda_tickets *tickets;
@@ -48,14 +48,15 @@ struct cuda_device {
 OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
-// sum_squares of each of n_matrices matrices of n elements, `distance` apart.
+// Computes sum_squares (kernels/ops.h) of each of n_matrices matrices of n elements. The first elements of
+// consecutive matrices are `distance` elements apart.
 //   partial   [w] (n_matrices, ceil(n / SUM_SQUARES_BLOCK))
 enum status cuda_sum_squares_of(struct stream *stream, double *partial, const void *x, size_t n,
                                 int n_matrices, size_t distance, enum dtype type) MUST_CHECK;
 enum status cuda_mirror(struct stream *stream, const struct mirror_args *args) MUST_CHECK;
 
-// Plan (and for large products measure) the matrix products of a call. Called by ops->workspace_bytes, so
-// that plans exist before the first step.
+// These functions make the plans of a call's matrix products: they choose cuBLASLt's algorithms, for large
+// products by measuring. ops->workspace_bytes calls them, so that plans exist before the first step.
 enum status cuda_matrix_product_prepare(struct device *device,
                                         const struct matrix_product_args *args) MUST_CHECK;
 enum status cuda_linear_forward_prepare(struct device *device,
@@ -69,12 +70,15 @@ void matmuls_delete(struct matmuls *matmuls);
 // Attention by cuDNN (cudnn/device.cu), for calls with ATTENTION_CUDNN.
 enum status cuda_cudnn_support(struct device *device, const struct attention_shape *shape,
                                struct cudnn_support *out) MUST_CHECK;
-// Raises *bytes to the workspace that cuDNN needs for the call.
+// Raises *bytes to the bytes of workspace that cuDNN needs for the call. No-op if *bytes is larger or cuDNN
+// does not compute the call.
 void cuda_cudnn_workspace(struct device *device, enum operation operation, const void *args, size_t *bytes);
-// True if cuDNN computes the call in the workspace that it is given.
+// True if cuDNN computes the call, provided that the stream has the workspace that cuDNN needs.
 bool cuda_cudnn_computes(struct device *device, enum operation operation, const void *args);
-// Issues the call to cuDNN. *issued is false if this project's kernels must compute it: not ATTENTION_CUDNN,
-// a shape that cuDNN does not compute, or more workspace than the stream has.
+// Issues the call to cuDNN. *issued is false if this project's kernels must compute it:
+// - the call's kernel is not ATTENTION_CUDNN
+// - cuDNN does not compute the shape
+// - cuDNN needs more workspace than the stream has
 enum status cuda_cudnn_forward(struct stream *stream, const struct attention_forward_args *args,
                                bool *issued) MUST_CHECK;
 enum status cuda_cudnn_backward(struct stream *stream, const struct attention_backward_args *args,
@@ -88,7 +92,7 @@ using half = __half;
 constexpr int WARP = CUDA_WARP;
 constexpr float LOG2_E = 1.44269504f;
 
-// ---- errors
+// ---- errors of the CUDA runtime
 
 // Returns STATUS_FAILED from the current function unless the CUDA call succeeds.
 #define TRY_CUDA(call)                                                                                       \
@@ -98,7 +102,7 @@ constexpr float LOG2_E = 1.44269504f;
             return FAIL(STATUS_FAILED, "CUDA: %s: %s", #call, cudaGetErrorString(error_));                   \
     } while (0)
 
-// ---- launching
+// ---- launching kernels
 
 static inline const cuda_device *cuda_of(const struct device *device) {
     return reinterpret_cast<const cuda_device *>(device);
@@ -122,8 +126,8 @@ static inline enum status cuda_enter(const struct device *device) {
     return STATUS_OK;
 }
 
-// The largest grid of every supported GPU (CUDA C++ Programming Guide, "Technical Specifications per Compute
-// Capability").
+// The maximum number of blocks in each dimension of a grid, equal on all supported GPUs (CUDA C++
+// Programming Guide, "Technical Specifications per Compute Capability").
 constexpr unsigned MOST_GRID_X = 0x7fffffff, MOST_GRID_Y = 65535, MOST_GRID_Z = 65535;
 
 static inline enum status check_grid(const char *name, dim3 grid) {
@@ -135,12 +139,12 @@ static inline enum status check_grid(const char *name, dim3 grid) {
                 name, grid.x, grid.y, grid.z, MOST_GRID_X, MOST_GRID_Y, MOST_GRID_Z);
 }
 
-// Counts a launch (device_launches). Atomic, since several threads use streams.
+// Counts a launch, for device_launches. The addition is atomic, since several threads issue work.
 static inline void count_launch(const struct stream *stream) {
     __atomic_fetch_add(&stream->device->n_launches, 1, __ATOMIC_RELAXED);
 }
 
-constexpr size_t DEFAULT_SHARED_BYTES = 48 << 10; // a launch that needs more must opt in
+constexpr size_t DEFAULT_SHARED_BYTES = 48 << 10; // kernels with more dynamic shared memory must opt in
 
 template <class... Parameters, class... Arguments>
 enum status launch(const char *name, const struct stream *stream, void (*kernel)(Parameters...), dim3 grid,
@@ -172,12 +176,13 @@ static inline int ceil_divide(size_t n, size_t by) {
 
 // ---- ticket counters
 
-// The CUDA_TICKETS counters of each stream that stream_init opened. They are zero before each kernel that
-// uses them, and the kernel leaves them zero. device.cu adds and removes them with the stream.
+// Each open stream has CUDA_TICKETS counters in device memory, by which the blocks of a kernel find out
+// which of them finishes last. They are zero before and after every kernel. device.cu adds a stream's
+// counters when it opens the stream and removes them when it closes it.
 struct cuda_tickets {
     struct entry {
-        void *queue;
-        unsigned *at;
+        void *queue;  // the stream
+        unsigned *at; // its counters
     };
     std::mutex mutex; // streams are opened and used by several threads
     std::vector<entry> of_stream;
@@ -204,7 +209,7 @@ __device__ inline float upcast(half x) {
     return __half2float(x);
 }
 
-// Rounds to nearest, ties to even.
+// downcast rounds to nearest, ties to even.
 template <class T> __device__ inline T downcast(float x);
 template <> __device__ inline float downcast<float>(float x) {
     return x;
@@ -216,7 +221,7 @@ template <> __device__ inline half downcast<half>(float x) {
     return __float2half_rn(x);
 }
 
-// Calls f(T()) with the C++ type of a dtype.
+// Calls f(T()), where T is the C++ type of the dtype `type`.
 template <class F> enum status with_type(enum dtype type, F f) {
     switch (type) {
     case DTYPE_BF16:
@@ -250,8 +255,8 @@ static inline bool is_aligned(const void *pointer) {
 
 // ---- sums, in an order fixed by the number of threads
 
-// The sum or maximum over groups of LANES adjacent lanes (a power of two), returned to each lane of the
-// group.
+// lanes_sum and lanes_max return the sum or the maximum over a group of LANES adjacent lanes of a warp.
+// Every lane of the group gets the result. LANES is a power of two.
 template <int LANES, class S> __device__ inline S lanes_sum(S x) {
     for (int distance = LANES / 2; distance > 0; distance /= 2)
         x += __shfl_xor_sync(0xffffffff, x, distance);
@@ -272,8 +277,9 @@ __device__ inline float warp_max(float x) {
     return lanes_max<WARP>(x);
 }
 
-// The sum over the block's THREADS threads (a multiple of 32, one dimension), returned to every thread.
-// `scratch` is shared memory, one element per warp; it may be reused when the call returns.
+// block_sum and block_max return the sum or the maximum over the THREADS threads of a one-dimensional
+// block. Every thread gets the result. THREADS is a multiple of 32. `scratch` is shared memory with one
+// element per warp; it may be reused when the call returns.
 template <int THREADS, class S> __device__ inline S block_sum(S x, S *scratch) {
     constexpr int n_warps = THREADS / WARP;
     x = warp_sum(x);

@@ -1,8 +1,9 @@
-// Cross-entropy of rows of logits with its gradient: one block per row, or one warp if the vocabulary is
-// small. The first pass reads the row and keeps each thread's maximum and its sum of exp(logit - maximum).
-// The second pass runs backwards from the end of the row, which is still cached, and writes the gradient. It
-// may work in place: a thread writes an element right after it has read it, and no other thread reads it in
-// that pass. The target's gradient is computed from the loss with expm1, so that both stay accurate near 0.
+// Cross-entropy of rows of logits with its gradient: one block per row, or one warp per row if the
+// vocabulary is small. In the first pass over the row, each thread keeps the maximum of its logits and its
+// sum of exp(logit - maximum). The second pass writes the gradient. It runs from the end of the row to its
+// beginning, since the end is still cached. dlogits may be the logits themselves: a thread writes an
+// element right after it has read it, and no other thread reads that element in this pass. The target's
+// gradient is computed from the loss with expm1, so that it stays accurate when the loss is near 0.
 #include <float.h>
 
 #include "kernels/cuda/elementwise.cuh"
@@ -13,7 +14,10 @@ constexpr int ROW_THREADS = 512;           // threads of a block with one row
 constexpr int WARPS_THREADS = 256;         // threads of a block with one row per warp
 constexpr int WARP_VOCABULARY = 32 * WARP; // the largest vocabulary with one row per warp
 
-// What a kernel computes: the plain loss; with label smoothing and z-loss; with a soft-cap too.
+// What a kernel computes:
+// - PLAIN: without label smoothing, z-loss and soft-cap
+// - REGULARIZED: with label smoothing and z-loss
+// - CAPPED: with a soft-cap, label smoothing and z-loss
 enum loss_kind { PLAIN, REGULARIZED, CAPPED };
 
 struct loss_options {
@@ -21,7 +25,8 @@ struct loss_options {
     float smoothing, z;
 };
 
-// A logit as the loss uses it: capped if there is a cap, with its tanh.
+// A logit as the loss uses it. With a soft-cap, `logit` is the capped logit and `tanh` is tanh(x / cap);
+// otherwise `tanh` is 0.
 struct seen_logit {
     float logit, tanh;
 };
@@ -33,16 +38,18 @@ template <loss_kind KIND> __device__ inline seen_logit see(float x, const loss_o
     return {options.cap.cap * t, t};
 }
 
-// exp(logit - maximum). For capped logits, which tanh has made inexact, a faster form in two instructions.
+// exp(logit - maximum). Capped logits are inexact anyway, because of tanh_select, so exp2_approximate, which
+// is faster, is enough for them.
 template <loss_kind KIND> __device__ inline float exp_below(float logit, float maximum) {
     if constexpr (KIND == CAPPED)
         return exp2_approximate(fmaf(logit, LOG2_E, -maximum * LOG2_E));
     return expf(logit - maximum);
 }
 
-// The sum of exp(logit - maximum) over the logits so far and, with options, the sum of the logits. That is
-// NaN if a logit was infinite before it was capped: 0 times infinity. The maximum starts finite, so that
-// logits of -inf add 0.
+// What a thread keeps of its logits so far: their maximum, the sum of exp(logit - maximum) and, unless
+// PLAIN, the sum of the logits. The maximum starts finite, so that a logit of -infinity adds 0. A soft-cap
+// would hide an infinite logit. So 0 times each uncapped logit is also added to `logits`: an infinite one
+// makes this sum NaN, and with it the loss.
 struct partial_sum {
     float maximum, sum, logits;
 };
@@ -67,10 +74,11 @@ __device__ inline void add_logits(partial_sum &partial, const L *logits, const l
         partial.sum += exp_below<KIND>(value.x[k], partial.maximum);
 }
 
+// The terms of a row's gradient, with respect to its logits as the loss uses them (seen_logit.logit).
 struct row_gradient {
-    float maximum, factor; // dlogit = exp(logit - maximum) * factor, except for the target
+    float maximum, factor; // dlogit = exp(logit - maximum) * factor - of_others, except for the target
     float of_target;       // dlogit of the target
-    float of_others;       // with options: subtracted from the other dlogits
+    float of_others;       // the term of label smoothing; not used by PLAIN
 };
 
 template <loss_kind KIND, int WIDTH, class T, class L>
@@ -99,8 +107,8 @@ template <int WIDTH, int GROUP, class T> __device__ inline void write_zeros(T *d
         store(dlogits + c, floats<1>{});
 }
 
-// Finishes a row that GROUP threads share: the first thread does it, in double. Every thread gets the
-// gradient's factors.
+// Combines the partial sums of the GROUP threads of a row. The first of these threads computes the row's
+// loss and the terms of its gradient, in double. Every thread gets these terms.
 template <loss_kind KIND, int GROUP>
 __device__ inline row_gradient finish_row(float *loss, const partial_sum &partial, float target_logit,
                                           float scale, float weight, const loss_options &options, int V) {
@@ -154,7 +162,7 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
     return row;
 }
 
-// The tensors of a call. L: the type of the logits.
+// The arguments of a call. T: the type of dlogits. L: the type of the logits.
 template <class T, class L> struct tensors {
     float *losses;
     T *dlogits;
@@ -164,11 +172,12 @@ template <class T, class L> struct tensors {
     size_t logits_stride, dlogits_stride;
     int N, V, n_zeros;
     float scale;
-    const float *scale_from; // replaces `scale`; or NULL
+    const float *scale_from; // if not NULL, replaces `scale`
     loss_options options;
 };
 
-// Minimum resident threads per multiprocessor; 0: no bound. With options, ptxas would aim at more and spill.
+// For the launch bounds: the minimum number of threads resident on a multiprocessor; 0: none. For
+// REGULARIZED and CAPPED without a minimum, ptxas would aim at more threads and spill.
 template <loss_kind KIND> constexpr int LEAST_THREADS = KIND != PLAIN ? 1024 : 0;
 
 template <class T, class L, loss_kind KIND, int WIDTH, int GROUP, int THREADS>
@@ -176,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, LEAST_THREADS<KIND> / THREADS)
     cross_entropy(const tensors<T, L> all) {
     int n = static_cast<int>(blockIdx.x) * (THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
     if (n >= all.N)
-        return; // whole warps only: a block with one row always has a valid row
+        return; // only whole warps return; if a block shares one row, none of its warps returns
     const L *logits = all.logits + static_cast<size_t>(n) * all.logits_stride;
     int target = all.targets[n], V = all.V, n_whole = V / WIDTH * WIDTH;
     int thread = static_cast<int>(threadIdx.x) % GROUP;
@@ -189,7 +198,7 @@ __global__ void __launch_bounds__(THREADS, LEAST_THREADS<KIND> / THREADS)
         return;
     }
 
-    // With options, more logits at once would not fit in registers.
+    // REGULARIZED and CAPPED do not unroll the loops, since more logits at once would not fit in registers.
     partial_sum partial = {-FLT_MAX, 0.0f, 0.0f};
 #pragma unroll(KIND == PLAIN ? 4 : 1)
     for (int c = thread * WIDTH; c < n_whole; c += GROUP * WIDTH)

@@ -12,10 +12,12 @@ extern "C" {
 
 namespace {
 
-// Narrower strips have too few tiles to fill the multiprocessors, which costs more than they save.
+// The width in columns of a strip of a symmetric product (matrix_product_args.strip). Narrower strips have
+// too few tiles to fill the multiprocessors, which costs more time than they save.
 constexpr int SYMMETRIC_STRIP = 2048;
 
-// Compute capability 8.0: kernels use bf16 mma.sync and cp.async.
+// The lowest supported compute capability, 8.0, times 10. Older GPUs lack bf16 mma.sync and cp.async, which
+// the kernels use.
 constexpr int LOWEST_CAPABILITY = 80;
 
 // ---- memory
@@ -29,7 +31,7 @@ enum status memory_new(struct device *device, size_t bytes, const char *purpose,
     if (error == cudaErrorMemoryAllocation) {
         size_t available = 0, total = 0;
         char wanted[32], there[32];
-        (void)cudaGetLastError(); // clears it; the message below reports it
+        (void)cudaGetLastError(); // clears the error, which the message below reports
         TRY_CUDA(cudaMemGetInfo(&available, &total));
         return FAIL(STATUS_FAILED,
                     "%s need %s of GPU memory, and %s are free; use a smaller micro-batch, "
@@ -38,7 +40,8 @@ enum status memory_new(struct device *device, size_t bytes, const char *purpose,
                     text_bytes(there, sizeof there, static_cast<double>(available)));
     }
     TRY_CUDA(error);
-    // A stream of its own, because the legacy default stream would synchronize with all others.
+    // The memory is zeroed in a stream of its own. The legacy default stream would wait for the work of
+    // every blocking stream.
     cudaStream_t stream;
     TRY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     TRY_CUDA(cudaMemsetAsync(*out, 0, bytes, stream));
@@ -191,7 +194,8 @@ enum status identify(struct device *device, char out[DEVICE_IDENTITY_BYTES]) {
 
 // ---- graphs
 
-// Thread-local mode: other threads, which communicate, may allocate and wait during the capture.
+// The capture is thread-local, so that the threads that communicate may allocate memory and wait for the
+// GPU meanwhile.
 enum status graph_begin_on(struct stream *stream) {
     TRY(cuda_enter(stream->device));
     TRY_CUDA(cudaStreamBeginCapture(queue_of(stream), cudaStreamCaptureModeThreadLocal));
@@ -224,7 +228,7 @@ void graph_close(struct device *device, void *work) {
         (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(work));
 }
 
-// ---- operations
+// ---- the table of operations
 
 enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
                             size_t *bytes) {
@@ -262,7 +266,7 @@ struct ops make_ops() {
 
 const struct ops cuda_ops = make_ops();
 
-// In the order of struct gpu_functions.
+// The functions are in the order of the members of struct gpu_functions.
 const struct gpu_functions functions = {memory_available,
                                         pin,
                                         unpin,
@@ -283,7 +287,7 @@ const struct gpu_functions functions = {memory_available,
                                         timer_open,
                                         timer_seconds};
 
-// ---- opening
+// ---- opening and closing the device
 
 enum status count_gpus(int *count) {
     cudaError_t error = cudaGetDeviceCount(count);
@@ -390,8 +394,8 @@ bool cuda_device_present(void) {
 
 // ---- how the backend was built
 
-// nvcc lists the architectures that it compiles for in __CUDA_ARCH_LIST__ (800,900); the simulator's compiler
-// does not define it.
+// nvcc defines __CUDA_ARCH_LIST__ as the architectures that it compiles for, such as 800,900 for 8.0 and
+// 9.0. The simulator's compiler does not define it.
 const char *cuda_device_architectures(char *buffer, size_t size) {
 #ifdef __CUDA_ARCH_LIST__
     const int architectures[] = {__CUDA_ARCH_LIST__};

@@ -27,7 +27,8 @@ template <class To, class From> struct cast_step {
     }
 };
 
-// Every operation is an intrinsic, so that the bits equal those of a CPU.
+// Every arithmetic operation is an intrinsic, so that the compiler does not fuse any by itself. The bits
+// are then those of a CPU with fused multiply-add.
 template <class T> struct lerp_step {
     T *out;
     const float *x, *y;
@@ -59,8 +60,9 @@ template <class T> struct add_step {
     }
 };
 
-// The spans' offsets in x, all kept in registers: first[s] is SIZE_MAX from n_spans on. An access never
-// crosses spans, since all offsets are multiples of its width.
+// Adds span s of x, which begins at first[s], to out[s]. first[s] is SIZE_MAX for s >= n_spans. The loop
+// over s is unrolled, so offsets stay in registers. An access never crosses spans, since all offsets are
+// multiples of its width.
 struct add_spans_step {
     float *out[ADD_SPANS_MOST];
     size_t first[ADD_SPANS_MOST];
@@ -81,12 +83,13 @@ struct add_spans_step {
 
 // ---- sums along a tree
 
-// Partial sums of complete subtrees, organized as a binary counter (as in kernels/cpu/isa/elementwise.c):
-// partial[k] holds a sum if bit k of the number of ranks so far is set. All indices are constants once the
-// loops are unrolled, so LEVELS * WIDTH sums stay in registers; LEVELS > log2(count).
+// Adds one number of each rank along the tree of zero/comm/sum_tree.h. Partial sums are organized as a
+// binary counter (as in kernels/cpu/isa/elementwise.c): partial[k] holds the sum of a complete subtree of
+// 2^k ranks if bit k of the number of ranks so far is set. All indices are constants once the loops are
+// unrolled, so LEVELS * WIDTH sums stay in registers; LEVELS > log2(count).
 template <class T, int LEVELS> struct sum_tree_step {
     float *out;
-    const T *x, *own;
+    const T *x, *own; // own: the input of `rank`; x: the inputs of the other ranks, `stride` apart
     size_t stride;
     int count, rank;
     bool accumulate;
@@ -103,7 +106,7 @@ template <class T, int LEVELS> struct sum_tree_step {
                               : load<WIDTH>(x + static_cast<size_t>(r - (r > rank)) * stride + i);
 #pragma unroll
             for (int level = 0; level < LEVELS; level++) {
-                const int lower = (1 << level) - 1; // the carry arrives here if all lower bits are set
+                const int lower = (1 << level) - 1; // a carry gets here if r has all lower bits set
                 if ((r & lower) != lower)
                     continue;
                 if (r >> level & 1)
@@ -131,7 +134,7 @@ template <class T, int LEVELS> struct sum_tree_step {
 
 template <class T, int LEVELS>
 enum status sum_tree_of(struct stream *stream, const struct sum_tree_args *args, bool aligned) {
-    const int first = args->rank == 0, second = args->rank <= 1 ? 2 : 1; // among the evenly spaced inputs
+    const int first = args->rank == 0, second = args->rank <= 1 ? 2 : 1; // lowest ranks other than `rank`
     const T *x = static_cast<const T *>(args->x[first]);
     const sum_tree_step<T, LEVELS> step = {
         static_cast<float *>(args->out),
@@ -149,8 +152,8 @@ enum status sum_tree_of(struct stream *stream, const struct sum_tree_args *args,
 constexpr int SUM_THREADS = 256;
 constexpr int SUM_TILE = 2048;
 
-// All threads load a tile, and one thread adds it. The order of the sum is strict (kernels/ops.h), so the
-// latency is that of the additions, about 5 ns each on a data-center GPU.
+// All threads load a tile, and one thread adds it. The order of the sum is strict (kernels/ops.h), so each
+// addition waits for the one before, about 5 ns on a data-center GPU.
 template <class T>
 __global__ void __launch_bounds__(SUM_THREADS)
     sum_in_order(double *out, const T *x, size_t n, bool accumulate) {
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     double sum = accumulate ? *out : 0;
     for (size_t begin = 0; begin < n; begin += SUM_TILE) {
         int length = static_cast<int>(n - begin < SUM_TILE ? n - begin : SUM_TILE);
-        __syncthreads(); // the previous tile was added
+        __syncthreads(); // thread 0 has added the previous tile
         for (int i = static_cast<int>(threadIdx.x); i < length; i += SUM_THREADS)
             tile[i] = static_cast<double>(x[begin + i]);
         __syncthreads();
@@ -175,7 +178,8 @@ __global__ void __launch_bounds__(SUM_THREADS)
 // ---- sums of squares
 
 constexpr int SQUARES_THREADS = 256;
-constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS; // lanes per thread: one access
+// The number of lane sums per thread. Their next elements are adjacent and take one access.
+constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS;
 static_assert(SQUARES_WIDTH == widest_access<float>(), "a thread's lanes are contiguous");
 
 // One thread block sums one block of SUM_SQUARES_BLOCK elements, in the order that kernels/ops.h fixes.
@@ -279,7 +283,7 @@ extern "C" enum status cuda_sum_tree(struct stream *stream, const struct sum_tre
         aligned = aligned && is_aligned(args->x[rank]);
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
-        if (args->count < 1 << 3) // up to the GPUs of one machine
+        if (args->count < 1 << 3) // at most 7 ranks
             return sum_tree_of<T, 3>(stream, args, aligned);
         if (args->count < 1 << 7)
             return sum_tree_of<T, 7>(stream, args, aligned);

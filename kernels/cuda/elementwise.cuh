@@ -14,8 +14,8 @@ __device__ inline float gelu(float x) {
     return __fdividef(x, 1.0f + expf(-u));
 }
 
-// s = sigmoid(u) and s (1 - s). With e = exp(-|u|) and q = 1 / (1 + e), s is q or e q, depending on the sign
-// of u, and s (1 - s) is e q^2. Neither cancels or overflows.
+// sigmoid: s = sigmoid(u). slope: its derivative, s (1 - s). With e = exp(-|u|) and q = 1 / (1 + e), s is q
+// for u >= 0 and e q for u < 0; s (1 - s) is e q^2. These forms neither overflow nor cancel.
 struct logistic_terms {
     float sigmoid, slope;
 };
@@ -26,7 +26,7 @@ __device__ inline logistic_terms logistic(float u) {
     return {u < 0.0f ? e * q : q, e * q * q};
 }
 
-// With s = sigmoid(2 u): d(x s)/dx = s + x 2 u' s (1 - s).
+// gelu(x) = x s with s = sigmoid(u), so its derivative is s + x u' s (1 - s). `slope` is u'.
 __device__ inline float gelu_derivative(float x) {
     float square = x * x;
     float u = x * fmaf(square, TWO_SQRT_2_OVER_PI * CUBIC, TWO_SQRT_2_OVER_PI);
@@ -45,7 +45,7 @@ __device__ inline silu_terms silu(float z) {
     return {z * terms.sigmoid, fmaf(z, terms.slope, terms.sigmoid)};
 }
 
-// max(x, 0)^2 and 2 max(x, 0); NaN stays NaN.
+// relu_squared(x) = max(x, 0)^2; its derivative is 2 max(x, 0). A NaN stays NaN.
 __device__ inline float relu_squared(float x) {
     return x < 0.0f ? 0.0f : x * x;
 }
@@ -66,8 +66,8 @@ __device__ inline float activation_derivative(enum activation activation, float 
                                                    : 1.0f;
 }
 
-// tanh(x) without branches, with an error of at most 7 units of 2^-24. Near 0, the polynomial of
-// kernels/cpu/activations.h; elsewhere the exponential.
+// tanh(x) without branches, with an absolute error of at most 7 * 2^-24. For |x| < 0.625 it is the
+// polynomial of kernels/cpu/activations.h, otherwise 1 - 2 / (1 + exp(2 x)).
 __device__ inline float tanh_select(float x) {
     float square = x * x;
     float p = fmaf(-5.70498872745e-3f, square, 2.06390887954e-2f);
@@ -80,7 +80,7 @@ __device__ inline float tanh_select(float x) {
     return fabsf(x) < 0.625f ? near : far;
 }
 
-// The soft-cap of logits: x becomes cap tanh(x / cap).
+// The soft-cap of logits: x becomes cap tanh(x / cap). tanh(x) returns only the factor tanh(x / cap).
 struct soft_cap_of {
     float cap, inverse; // inverse: 1 / cap
 

@@ -1,8 +1,8 @@
 // Token and position embeddings. Backward sums each row of dwte in order of (b, t), without floating-point
-// atomics. The occurrences of tokens are counted first, so rows of absent tokens cost nothing. Each counting
-// block owns a share of the vocabulary and reads all tokens of the batch. It clears its own counts, so no
-// fill is needed before. Then a block takes a token that occurs, searches the batch between its first and
-// last occurrence, and adds the matching rows of dout, in order.
+// atomics. A first kernel counts the occurrences of tokens, so that rows of absent tokens cost nothing.
+// Each of its blocks owns some tokens of the vocabulary, reads all tokens of the batch, and clears its own
+// counts, so no fill is needed before. In a second kernel, a block takes a token that occurs, finds its
+// places in the batch, and adds their rows of dout, in order.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int FORWARD_THREADS = 256;
 
-// One warp per row. positions: of each sequence's first row, or NULL if all begin at `position`.
+// One warp per row. positions: the position of each sequence's first row, or NULL: `position` for all
+// sequences.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(FORWARD_THREADS)
     embedding_forward(T *out, size_t out_stride, bool accumulate, const T *wte, const T *wpe,
@@ -42,9 +43,10 @@ __global__ void __launch_bounds__(FORWARD_THREADS)
 
 // ---- backward: which tokens occur
 
-// Per token of the vocabulary. `from_end` counts places (indices in the batch) from the end, so that the
-// first place, too, is found by a maximum.
-struct alignas(16) occurrence { // read by one load
+// Where a token of the vocabulary occurs in the batch. A place is an index in the batch's N tokens.
+// `from_end` counts from the end, so that a maximum over it finds the first place. All fields are 0 if the
+// token is absent.
+struct alignas(16) occurrence { // 16 bytes, so that one load reads it
     int count;
     int from_end; // N minus the first place
     int last;     // the last place
@@ -52,13 +54,14 @@ struct alignas(16) occurrence { // read by one load
 };
 static_assert(sizeof(occurrence) == CUDA_OCCURRENCE_BYTES, "the size that plans use");
 
-// The workspace. For each owner: the number of distinct tokens, those tokens in any order, and the occurrence
-// of every token that it owns. For each place: the previously counted place of the same token.
+// The workspace. For each owner (a counting block): the number of distinct tokens found, these tokens in
+// any order, and the occurrence of every token that it owns. For each place: the place of the same token
+// that was counted before it.
 struct occurrences {
     int *n_tokens;               // (OWNERS)
     int *tokens;                 // (OWNERS, owned)
     struct occurrence *of_token; // (OWNERS, owned)
-    int *counted_before;         // (N); undefined for the place counted first
+    int *counted_before;         // (N); meaningless for each token's first counted place
     int owned;                   // vocabulary tokens per owner: V / OWNERS, rounded up
 };
 constexpr int OWNERS = CUDA_TOKEN_OWNERS;
@@ -70,7 +73,7 @@ __device__ inline struct occurrence *occurrence_of(const occurrences &found, int
 
 constexpr int COUNT_THREADS = 256;
 
-// Counts the tokens that `owner` owns. Called by one block.
+// Counts the occurrences of the tokens that `owner` owns. Called by one block.
 __device__ inline void count_owned(const occurrences &found, int owner, const int32_t *tokens, int N) {
     size_t first = static_cast<size_t>(owner) * static_cast<size_t>(found.owned);
     for (int i = static_cast<int>(threadIdx.x); i < found.owned; i += COUNT_THREADS)
@@ -97,12 +100,13 @@ __device__ inline void count_owned(const occurrences &found, int owner, const in
 constexpr int ROW_THREADS = 128;
 constexpr int SCANNED = 4 * ROW_THREADS; // tokens that a block searches at a time
 constexpr int IN_FLIGHT = 16;            // rows of dout loaded before the first is added
-// One thread follows a chain. A place of the chain takes a quarter of the time in which a block searches
-// SCANNED tokens.
+// There are two ways to find a token's places. One thread can follow the chain of places that
+// counted_before forms, or the whole block can search the batch. Following CHAINED places takes about as
+// long as searching SCANNED tokens.
 constexpr int CHAINED = 4;
 
-// Writes the places of `token` in [begin, begin + SCANNED) to `places`, in order. Returns their number to
-// every thread.
+// Writes the places of `token` in [begin, begin + SCANNED), as far as they are below `end`, to `places`, in
+// order. Returns their number to every thread.
 __device__ int find_places(int *places, int *warp_counts, const int32_t *tokens, int begin, int end,
                            int token) {
     constexpr int each = SCANNED / ROW_THREADS;
@@ -135,7 +139,8 @@ __device__ int find_places(int *places, int *warp_counts, const int32_t *tokens,
     return total;
 }
 
-// Whether to follow the chain of a token rather than search the batch. Each thread then sorts one place.
+// True if following the chain of a token is faster than searching the batch. Chains of more than
+// ROW_THREADS places are never followed, since each thread of the block sorts one place.
 __device__ inline bool is_short(const struct occurrence &occurrence, int first) {
     int searches = (occurrence.last - first) / SCANNED + 1;
     return occurrence.count <= ROW_THREADS && occurrence.count <= CHAINED * searches;
@@ -179,8 +184,8 @@ __device__ inline void add_rows(floats<WIDTH> &sum, const T *dout, size_t dout_s
     }
 }
 
-// blockIdx.y selects a tile of ROW_THREADS * WIDTH channels. blockIdx.x modulo OWNERS selects an owner, whose
-// tokens are divided among its blocks.
+// blockIdx.y selects a tile of ROW_THREADS * WIDTH channels. blockIdx.x modulo OWNERS selects an owner.
+// Blocks with the same owner divide its tokens among them.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ROW_THREADS)
     add_token_rows(float *dwte, const occurrences found, const T *dout, size_t dout_stride,
@@ -217,9 +222,9 @@ template <class T> struct position_rows_step {
     float *dwpe;
     const T *dout;
     int B;
-    size_t C, batch;                // elements per row, and per sequence
-    size_t dout_stride, dout_batch; // of dout, between rows and between sequences
-    bool beta_zero;
+    size_t C, batch;                // elements of a row, and of a sequence: T * C
+    size_t dout_stride, dout_batch; // elements of dout between rows, and between sequences
+    bool beta_zero;                 // dwpe is overwritten instead of added to
 
     template <int WIDTH> __device__ void at(size_t i) const {
         floats<WIDTH> sum = {};
@@ -236,8 +241,8 @@ template <class T> struct position_rows_step {
     }
 };
 
-// The first OWNERS blocks count the tokens; the others compute the n elements of dwpe. The two tasks are
-// unrelated and share a launch only.
+// The first OWNERS blocks count the tokens. The other blocks compute the first n elements of dwpe, an
+// unrelated task that shares the launch to save one.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(COUNT_THREADS)
     count_tokens(const occurrences found, const int32_t *tokens, int N, const position_rows_step<T> positions,
@@ -260,7 +265,7 @@ enum status launch_counting(struct stream *stream, const struct embedding_backwa
     size_t C = static_cast<size_t>(args->C), T = static_cast<size_t>(args->T);
     size_t n = static_cast<size_t>(args->beta_zero ? args->P : args->T) * C;
     if (!args->dwpe)
-        n = 0; // no blocks for it
+        n = 0; // launch no blocks for dwpe
     position_rows_step<Type> step = {static_cast<float *>(args->dwpe),
                                      static_cast<const Type *>(args->dout),
                                      args->B,
@@ -314,8 +319,8 @@ extern "C" enum status cuda_embedding_forward(struct stream *stream,
     });
 }
 
-// A thread takes two channels of a row. With more, a block that adds many rows would have too few loads in
-// flight.
+// A thread adds two channels of a row. With more channels per thread, fewer threads would add the rows of a
+// token. A token that occurs often would then have too few loads in flight.
 extern "C" enum status cuda_embedding_backward(struct stream *stream,
                                                const struct embedding_backward_args *args) {
     return with_type(args->type, [&](auto zero) {

@@ -1,9 +1,9 @@
-// Layer normalization. Forward reads each row from memory once and keeps it in shared memory, where it
-// computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels).
+// Layer normalization. Forward reads each row from memory once and keeps it in shared memory if it
+// fits. It computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels).
 // Backward keeps a row in registers if its threads have one access each, and reads it twice if they have
-// more. It sums the gradients of weight and bias over its block's rows in shared memory, and writes them to
-// the workspace once per block. The blocks that finish last add the blocks' sums, in an order that depends on
-// the sizes only.
+// more. Each block sums the gradients of weight and bias over its rows, in shared memory if they fit, and
+// writes the sums to the workspace once. The blocks that finish last add the blocks' sums, in an order that
+// depends on the sizes only.
 #include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/layers/norm.cuh"
 
@@ -13,7 +13,7 @@ namespace {
 
 template <class T> struct forward_tensors {
     T *out;
-    float *mean, *rstd;
+    float *mean, *rstd; // may both be NULL
     const T *x, *weight, *bias;
 };
 
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(NORM_FORWARD_THREADS)
     int row =
         static_cast<int>(blockIdx.x) * (NORM_FORWARD_THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
     if (row >= N)
-        return; // whole warps only: a block with one row always has a valid row
+        return; // only whole warps return; if a block shares one row, none of its warps returns
     int first = static_cast<int>(threadIdx.x) % GROUP * WIDTH;
     size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
     const T *x = tensors.x + begin;
@@ -84,19 +84,20 @@ enum status launch_forward(struct stream *stream, const struct layernorm_forward
 // ---- backward
 
 template <class T> struct backward_tensors {
-    T *dx, *out; // out may be NULL
-    const T *dout, *dresidual, *x, *weight, *bias;
+    T *dx, *out;                                   // out may be NULL
+    const T *dout, *dresidual, *x, *weight, *bias; // dresidual may be NULL
     const float *mean, *rstd;
 };
 
 // blockDim.x threads (whole warps) per row, blockDim.y rows at a time.
-//   partial   [w] (blocks, 2, C): the sums for dweight and dbias, in planes
-//   staged    sums are kept in shared memory; otherwise in `partial` itself, and blockDim.y is 1
+//   all_partial   [w] (blocks, 2, C): each block's sums for dweight and dbias, in planes
+//   staged        a block sums in shared memory; otherwise in all_partial itself, and blockDim.y is 1
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
     layernorm_backward(float *all_partial, const backward_tensors<T> tensors, const channel_gradients<2> to,
                        int N, int C, bool staged) {
-    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP][2]; // for one row and the next
+    // Each warp's `sum` and `normal_sum`, in one of two buffers: one for this row, one for the next.
+    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP][2];
     int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
     int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
     int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
@@ -116,7 +117,8 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
         size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
         float mean = exists ? tensors.mean[row] : 0.0f, rstd = exists ? tensors.rstd[row] : 0.0f;
         float sum = 0.0f, normal_sum = 0.0f; // sums of g = dout weight, and of g times the normalized x
-        // The values of the last access: the whole row, if its threads have one access each.
+        // The values of the thread's last access. If each thread has one access, they are all of its
+        // values.
         floats<WIDTH> x = {}, dout = {}, weight = {};
         for (int c = first; exists && c < C; c += step) {
             x = load<WIDTH>(tensors.x + begin + c);
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
             row_dots[threadIdx.x / WARP][0] = sum;
             row_dots[threadIdx.x / WARP][1] = normal_sum;
         }
-        __syncthreads(); // the only one per row: the next row's dots use the other half
+        __syncthreads(); // the only barrier per row, as the next row uses the other half of dots
         parity ^= 1;
         sum = normal_sum = 0.0f;
         for (int i = 0; i < row_warps; i++) {
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
                 dweight_terms.x[k] = dout.x[k] * normal;
             }
             store(tensors.dx + begin + c, dx);
-            if (tensors.out) { // the same operations as layernorm_forward
+            if (tensors.out) { // as in layernorm_forward, with the same bits
                 floats<WIDTH> out, bias = load<WIDTH>(tensors.bias + c);
                 for (int k = 0; k < WIDTH; k++)
                     out.x[k] = fmaf((x.x[k] - mean) * rstd, weight.x[k], bias.x[k]);

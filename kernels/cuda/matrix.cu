@@ -1,5 +1,6 @@
-// Matrix operations outside of layers: normalization of a batch, adding to the diagonal, and mirroring a
-// block of a symmetric matrix. All are bandwidth-bound. Products are in cublaslt/matrix_product.cu.
+// Matrix operations outside of layers: dividing matrices by their norms, adding to the diagonal, and
+// mirroring a block of a symmetric matrix. Each operation processes a batch of matrices and is
+// bandwidth-bound. Products are in cublaslt/matrix_product.cu.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -31,8 +32,8 @@ template <class T> struct scale_step {
     }
 };
 
-// blockIdx.y selects the matrix. Each thread block adds the partial sums of its matrix for itself: one thread
-// does, in order.
+// blockIdx.y selects the matrix. Every thread block of a matrix adds all partial sums of that matrix, with
+// one thread, in order.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(SPAN_THREADS)
     normalize(T *out, const T *x, const double *partial, size_t n, size_t out_distance, size_t x_distance,
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(SPAN_THREADS)
     partial += blockIdx.y * static_cast<size_t>(n_partial);
     for (int first = 0; first < n_partial; first += SPAN_THREADS) {
         const int length = n_partial - first < SPAN_THREADS ? n_partial - first : SPAN_THREADS;
-        __syncthreads(); // the previous tile was added
+        __syncthreads(); // thread 0 has added the previous tile
         if (thread < length)
             tile[thread] = partial[first + thread];
         __syncthreads();
@@ -60,8 +61,9 @@ __global__ void __launch_bounds__(SPAN_THREADS)
                 static_cast<size_t>(gridDim.x) * SPAN_THREADS, n);
 }
 
-// As many blocks as can run at a time, divided among the matrices, since each block repeats the sums.
-constexpr int BLOCKS_AT_A_TIME = 8; // per multiprocessor
+// Returns the number of thread blocks per matrix. All matrices together get about as many as can run at
+// once. More would cost time, since every thread block adds up its matrix's partial sums anew.
+constexpr int BLOCKS_AT_A_TIME = 8; // thread blocks that a multiprocessor runs at once
 int blocks_of_matrix(const struct stream *stream, size_t n, int width, int n_matrices) {
     const int most = ceil_divide(static_cast<size_t>(BLOCKS_AT_A_TIME * processors_of(stream)),
                                  static_cast<size_t>(n_matrices)),
@@ -71,14 +73,15 @@ int blocks_of_matrix(const struct stream *stream, size_t n, int width, int n_mat
 
 // ---- mirrored blocks
 
-// A mirroring. blockIdx.y selects the matrix, blockIdx.x a tile of x, along its rows.
+// The arguments of cuda_mirror, out = x^T. blockIdx.y selects the matrix. blockIdx.x selects a tile of x;
+// tiles are counted along the rows.
 template <class T> struct mirrored {
     T *out;
     const T *x;
     int rows, columns;
     size_t stride, distance;
 
-    // A tile's first row and column; tiles have SIDE x SIDE elements.
+    // The first row (x) and column (y) of the thread block's tile, which has SIDE x SIDE elements.
     template <int SIDE> __device__ int2 tile() const {
         const int across = (columns + SIDE - 1) / SIDE, block = static_cast<int>(blockIdx.x);
         return {block / across * SIDE, block % across * SIDE};
@@ -93,7 +96,7 @@ template <class T> struct mirrored {
 
 // A thread block transposes a tile in shared memory, so that both reads and writes are along rows. The
 // padding spreads a column of the tile over the banks.
-constexpr int NARROW_TILE = 32, NARROW_ROWS = 8; // rows at a time
+constexpr int NARROW_TILE = 32, NARROW_ROWS = 8; // NARROW_ROWS: rows accessed at a time
 template <class T>
 __global__ void __launch_bounds__(NARROW_TILE *NARROW_ROWS) mirror_narrow(const mirrored<T> of) {
     __shared__ T tile[NARROW_TILE][NARROW_TILE + 1];
@@ -109,7 +112,8 @@ __global__ void __launch_bounds__(NARROW_TILE *NARROW_ROWS) mirror_narrow(const 
             *of.to(at.y + i, at.x + lane) = tile[lane][i];
 }
 
-// A 32-bit word of a transposed tile: element (row, column) and, with 16-bit types, (row + 1, column).
+// Returns a 32-bit word of the transposed tile: element (row, column) and, with 16-bit types, (row + 1,
+// column).
 template <size_t SIZE, int ROW_WORDS>
 __device__ inline uint32_t word_of_column(const uint32_t (*tile)[ROW_WORDS], int row, int column) {
     if (SIZE == 4)
@@ -118,7 +122,8 @@ __device__ inline uint32_t word_of_column(const uint32_t (*tile)[ROW_WORDS], int
     return column % 2 ? first >> 16 | (second & 0xffff0000) : (first & 0xffff) | second << 16;
 }
 
-// Wide tiles, for matrices whose rows all consist of whole 16-byte accesses.
+// Does the same as mirror_narrow, with wider tiles and 16-byte accesses. The rows of x and of out must
+// consist of whole, aligned 16-byte accesses.
 constexpr int WIDE_TILE = 64, WIDE_THREADS = 256;
 template <class T> __global__ void __launch_bounds__(WIDE_THREADS) mirror_wide(const mirrored<T> of) {
     constexpr int WORD = 4 / sizeof(T), WIDTH = 4 * WORD, LANES = WIDE_TILE / WIDTH,

@@ -1,9 +1,10 @@
-// An optimizer step in one pass: reads each element's state once, unscales the gradient, updates the state in
-// float, and rounds the parameter to its type. The arithmetic is that of kernels/cpu/isa/optimizer.c,
-// rounding by rounding. Every operation is an intrinsic, so the compiler fuses only what is written as fused.
-// A CPU with FMA therefore gives the same bits (a shard may be updated on either).
-// Templates exist for each rule and moment type. The types of gradients and parameters are chosen at run
-// time, uniformly over all threads.
+// Optimizer steps. A step is one pass over the elements: it reads each element's state once, unscales the
+// gradient, updates the state in float, and rounds the parameter to its type. The arithmetic is that of
+// kernels/cpu/isa/optimizer.c, rounding by rounding. Every operation is an intrinsic, so the compiler fuses
+// only what is written as fused. A CPU with FMA therefore gives the same bits, and a shard may be updated
+// on the CPU or the GPU.
+// Each rule and each type of moments has its own kernel. The types of gradients and parameters are tested
+// at run time; all threads take the same branch.
 #define MOMENT_FUNCTION __host__ __device__ static inline
 #include "kernels/cuda/launch_bounds.cuh"
 #include "kernels/cuda/span.cuh"
@@ -17,10 +18,11 @@ template <enum optimizer_rule RULE, int MOMENTS> struct rule_of {
     static constexpr int n_moments = MOMENTS;
 };
 
-// The arguments of every kernel in this file.
+// An optimizer step on one span.
 struct call {
-    // The same arrays, in two sets of pointers. With one set, the compiler keeps the addresses of loads for
-    // the stores, which takes up to 8 more registers and spills (sm_80).
+    // Two sets of pointers to the same arrays: loads use `from`, stores use `to`. With one set, the
+    // compiler would keep the addresses of loads for the stores, which takes up to 8 more registers and
+    // spills on sm_80.
     struct optimizer_state from, to;
     void *param;
     const void *grad;
@@ -32,12 +34,14 @@ struct call {
     float average_weight;
 };
 
-// ---- arithmetic
+// ---- updating elements
 
-// Whether the step writes a direction to param and leaves the master weights alone.
+// True for Muon, whose step writes the direction to be orthogonalized to `param` (kernels/ops.h) and leaves
+// the master weights unchanged.
 template <class Rule> constexpr bool makes_direction = Rule::rule == OPTIMIZER_MUON;
 
-// Returns the new weight (or the direction) from the old one and the unscaled gradient g; updates m and v.
+// Returns an element's new weight (with Muon, its direction) from the old weight and the unscaled gradient
+// g. Updates its moments m and v.
 template <class Rule> __device__ float update(const call &call, float g, float weight, float &m, float &v) {
     const struct optimizer_constants &c = call.constants;
     if (Rule::rule == OPTIMIZER_ADAM || Rule::rule == OPTIMIZER_SGD)
@@ -84,7 +88,7 @@ __device__ void store_as(enum dtype type, void *to, size_t i, const floats<WIDTH
         store(static_cast<float *>(to) + i, value);
 }
 
-// Updates the weights of elements [i, i + WIDTH).
+// Updates the weights of elements [i, i + WIDTH) in memory, and their moments m and v in registers.
 template <class Rule, int WIDTH>
 __device__ void update_weights(const call &call, size_t i, floats<WIDTH> &m, floats<WIDTH> &v) {
     floats<WIDTH> gradients = load_as<WIDTH>(call.grad_type, call.grad, i);
@@ -135,12 +139,14 @@ template <class Rule, class M> struct span_step {
 };
 
 // ---- int8 moments
-// A warp updates MOMENT_BLOCK elements, and keeps the new moments until their scale is known.
+// A warp updates a block of MOMENT_BLOCK elements. It keeps the new moments in registers until their scale
+// is known.
 
 constexpr int LANE_ELEMENTS = MOMENT_BLOCK / WARP;
 
-// The elements of a lane: contiguous within an access of WIDTH elements, and accesses are a warp apart.
-// Elements past the end of the span are skipped and count as zeros.
+// The elements of a block of moments that a lane updates, WIDTH adjacent elements per access. `begin` is
+// the block's first element, n the number of elements in the span. Elements from n on are skipped and count
+// as zeros.
 template <int WIDTH> struct lane_elements {
     static constexpr int accesses = LANE_ELEMENTS / WIDTH;
     size_t begin, n;
@@ -192,7 +198,8 @@ __device__ void store_codes(const call &call, enum moment moment, const lane_ele
 
 constexpr int BLOCK_THREADS = 256;
 
-// A warp updates one block. WIDTH must divide n, the elements of the span.
+// Updates the elements of one block of moments, with one warp. n is the number of elements in the span;
+// WIDTH must divide it.
 template <class Rule, int WIDTH> __device__ void step_block(const call &call, size_t block, size_t n) {
     lane_elements<WIDTH> lane = {block * MOMENT_BLOCK, n};
     floats<WIDTH> m[lane.accesses] = {}, v[lane.accesses] = {};
@@ -233,7 +240,7 @@ enum status step_int8(const struct stream *stream, const call &call, size_t n, b
                   blocks < most ? blocks : most, BLOCK_THREADS, 0, call, n);
 }
 
-// ---- the operation
+// ---- one span per launch
 
 template <class Rule>
 enum status step(const struct stream *stream, const struct optimizer_step_args *args, const call &call) {
@@ -252,7 +259,7 @@ enum status step(const struct stream *stream, const struct optimizer_step_args *
 
 // ---- many spans in one launch
 
-// The span that contains a tile: the last one whose first tile is not after it.
+// Returns the span that contains a tile: the last one whose first tile is not after it.
 __device__ const struct optimizer_span &span_of(const struct optimizer_span *spans, int n, uint64_t tile) {
     int low = 0, high = n - 1;
     while (low < high) {
@@ -283,7 +290,8 @@ __device__ void step_tile(const span_step<Rule, M> &step, size_t begin, size_t e
         step.template at<1>(i);
 }
 
-// Updates blocks of int8 moments, with the warps of a thread block.
+// Updates elements [begin, end) of a span of n elements with int8 moments. Each warp of the thread block
+// takes one block of moments at a time.
 template <class Rule, int WIDTH>
 __device__ void step_tile_blocks(const call &call, size_t begin, size_t end, size_t n) {
     static_assert(OPTIMIZER_TILE % MOMENT_BLOCK == 0, "no block of moments is split");
@@ -344,7 +352,7 @@ enum status launch_spans(const struct stream *stream, const struct optimizer_spa
     return launch("optimizer_spans", stream, kernel, blocks, BLOCK_THREADS, 0, *args);
 }
 
-// ---- Muon: weights updated with the orthogonalized direction
+// ---- Muon: updating the weights by the orthogonalized direction
 
 template <class U> struct muon_span {
     void *param;
@@ -376,7 +384,7 @@ __global__ void __launch_bounds__(SPAN_THREADS) muon_step(const muon_step_args a
                 static_cast<size_t>(gridDim.x) * SPAN_THREADS, args.n);
 }
 
-// ---- the scalar part of an update, on one thread, so that the host need not wait for it
+// ---- deciding on the GPU, with one thread, whether to update, so that the host need not wait for the sums
 
 __global__ void decide_update(const update_decide_args args) {
     *args.result = update_decision(&args);

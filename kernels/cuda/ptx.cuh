@@ -19,7 +19,8 @@
 //                x[1]  row group + 8  the same columns                  x[3]  row group + 8, columns + 8
 //   B, 16 x 8:   x[0]  rows 2 place, 2 place + 1, column group          x[1]  rows + 8, the same column
 //   C, 16 x 8:   x[0], x[1]  row group, columns 2 place, 2 place + 1    x[2], x[3]  row group + 8
-// So C, rounded to 16 bits and packed, has the layout of half of an A: products chain without shuffles.
+// So two adjacent Cs, rounded to 16 bits and packed in pairs, have the layout of an A: the result of one
+// product can be an operand of the next without shuffles.
 struct mma_a {
     uint32_t x[4];
 };
@@ -62,9 +63,11 @@ __device__ __forceinline__ uint32_t shared_address(const void *shared) {
 //         those of matrix 1, and so on
 //   r[i]  [out] elements 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of matrix i; in the transposed
 //         form, of column lane / 4
-// For A, row-major: pass rows 0-7 and rows 8-15 of columns 0-7, then both for columns 8-15, as the four
-// matrices; r is a fragment of A. For B: two matrices, rows 0-7 and rows 8-15, are one fragment. Use the
-// plain form if the elements of a column are contiguous, the transposed form if those of a row are.
+// For a fragment of A, pass as matrices 0 to 3 of a row-major tile: rows 0-7 and 8-15 of columns 0-7, then
+// rows 0-7 and 8-15 of columns 8-15. r is then mma_a::x.
+// For two fragments of B, pass rows 0-7 and 8-15 of the first, then rows 0-7 and 8-15 of the second. Use
+// ldmatrix_x4 if the elements of each column of B are contiguous, ldmatrix_x4_transposed if those of each
+// row are.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -95,13 +98,14 @@ __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;" : : : "memory");
 }
 
-// Waits until at most N groups of this thread, the most recent ones, are still in flight.
+// Waits until all groups of this thread have arrived, except for at most the N committed last.
 template <int N> __device__ __forceinline__ void cp_async_wait() {
     static_assert(N >= 0, "a number of groups");
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
-// Stores 16 bytes in one access that the compiler cannot split. `to` may be any memory, aligned to 16 bytes.
+// Stores 16 bytes in one access that the compiler cannot split. `to` may be in global or shared memory and
+// must be aligned to 16 bytes.
 __device__ __forceinline__ void store_words(void *to, uint4 words) {
     asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};"
                  :
@@ -118,7 +122,7 @@ __device__ __forceinline__ float exp2_approximate(float x) {
 }
 
 // 1 / x with an error of at most one unit in the last place, in one instruction (a division takes ten).
-// Subnormal arguments and results are 0.
+// Subnormal arguments and results count as 0.
 __device__ __forceinline__ float reciprocal_approximate(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -10,11 +10,11 @@
 template <int WIDTH> struct floats { float x[WIDTH]; };
 
 template <class T, int WIDTH> struct alignas(WIDTH * sizeof(T)) elements {
-    static_assert(WIDTH * sizeof(T) <= 16, "one access");
+    static_assert(WIDTH * sizeof(T) <= 16, "fits in one access");
     T x[WIDTH];
 };
 
-// One access of WIDTH elements; the address must be aligned to its size.
+// Loads WIDTH elements in one access. The address must be aligned to the access's size in bytes.
 template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from) {
     const elements<T, WIDTH> stored = *reinterpret_cast<const elements<T, WIDTH> *>(from);
     floats<WIDTH> value;
@@ -23,7 +23,7 @@ template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from
     return value;
 }
 
-// load for a type known only at run time.
+// Like load, for a type known only at run time. Loads elements [i, i + WIDTH) of the tensor `from`.
 template <int WIDTH> __device__ inline floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
     if (type == DTYPE_BF16)
         return load<WIDTH>(static_cast<const bf16 *>(from) + i);
@@ -43,8 +43,8 @@ template <int WIDTH, class T> __device__ inline void store(T *to, const floats<W
     *reinterpret_cast<elements<T, WIDTH> *>(to) = rounded<T>(value);
 }
 
-// A store in one access that the compiler cannot split. It splits some stores of 16-bit elements near a
-// branch or other stores: eight stores of two bytes took twice the time of one whole store on an H200.
+// Like store, but the compiler cannot split an access of 16 bytes. Near a branch or other stores, it splits
+// some calls of `store` into eight stores of 2 bytes, which took twice the time on an H200.
 template <int WIDTH, class T> __device__ inline void store_whole(T *to, const floats<WIDTH> &value) {
     if constexpr (WIDTH * sizeof(T) == sizeof(uint4)) {
         const elements<T, WIDTH> stored = rounded<T>(value);
@@ -56,7 +56,8 @@ template <int WIDTH, class T> __device__ inline void store_whole(T *to, const fl
     }
 }
 
-// The number of elements in 16 bytes of the widest of these types, so that no access is split.
+// The number of elements of the widest of these types that fit in 16 bytes. With this WIDTH, WIDTH elements
+// of each type are a single access.
 template <class... T> constexpr int widest_access() {
     size_t widest = 1;
     for (size_t size : {sizeof(T)...})
@@ -65,9 +66,12 @@ template <class... T> constexpr int widest_access() {
 }
 
 constexpr int SPAN_THREADS = 256;
-constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32; // four times what fits, so that all processors finish together
+// Four times the blocks that a multiprocessor runs at once, so that all multiprocessors finish at about the
+// same time.
+constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32;
 
-// One thread's elements of [0, n). `first` is its number among `stride` threads.
+// Applies the step to the elements of [0, n) that the calling thread processes. It is thread `first`,
+// counted from 0, of `stride` threads.
 template <int WIDTH, class Step>
 __device__ inline void walk(const Step &step, size_t first, size_t stride, size_t n) {
     for (size_t i = first; i < n / WIDTH; i += stride)
@@ -82,7 +86,7 @@ __global__ void __launch_bounds__(SPAN_THREADS) walk_span(const Step step, size_
                 static_cast<size_t>(gridDim.x) * SPAN_THREADS, n);
 }
 
-// Blocks of SPAN_THREADS for n elements, `width` at a time.
+// Returns the number of blocks to launch for n elements, if a thread processes `width` elements at a time.
 static inline int span_blocks(const struct stream *stream, size_t n, int width) {
     int most = SPAN_BLOCKS_PER_PROCESSOR * processors_of(stream);
     int blocks = ceil_divide(n, static_cast<size_t>(SPAN_THREADS) * static_cast<size_t>(width));
@@ -90,8 +94,9 @@ static inline int span_blocks(const struct stream *stream, size_t n, int width) 
 }
 
 // Applies `step` to [0, n).
-//   aligned   all its pointers are aligned to 16 bytes; then WIDTH elements at a time
-//   name      names the launch in errors
+//   name      name of the operation in error messages
+//   aligned   whether all pointers of the step are aligned to 16 bytes. If so, a thread processes WIDTH
+//             elements at a time, otherwise one
 template <int WIDTH, class Step>
 enum status over_span(const char *name, const struct stream *stream, const Step &step, size_t n,
                       bool aligned) {

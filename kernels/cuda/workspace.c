@@ -1,4 +1,5 @@
-// Workspace and launch formulas. Nothing here depends on whether there is a GPU.
+// Formulas for the workspace and the launches of the CUDA backend's operations (workspace.h), and the
+// planning device. Nothing here needs a GPU.
 #include "kernels/cuda/workspace.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ static size_t embedding_backward_bytes(const struct embedding_backward_args *arg
     return occurrences_bytes(args->V, args->B * args->T);
 }
 
-// ---- norms
+// ---- norms and rotary embedding
 
 struct norm_division norm_backward_divide(const struct cuda_properties *properties, int N, int C, int n_sums,
                                           int width) {
@@ -58,7 +59,8 @@ struct norm_division norm_backward_divide(const struct cuda_properties *properti
     return shape;
 }
 
-// Alignment decides which width a call uses, so this returns the larger size.
+// A call accesses 16 bytes at a time if its tensors are aligned, otherwise one element. Plans do not know
+// which, so this returns the larger of the two sizes.
 static size_t norm_backward_bytes(const struct cuda_properties *properties, int N, int C, int n_sums,
                                   enum dtype type) {
     int packed = 16 / (int)dtype_size(type);
@@ -79,7 +81,7 @@ static size_t rmsnorm_backward_bytes(const struct cuda_properties *properties,
 
 int cuda_rope_backward_blocks(const struct cuda_properties *properties,
                               const struct rope_backward_args *args) {
-    const size_t heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // minimum
+    const size_t heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // a head takes at most a warp
     size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K);
     return (int)smaller(divided(heads, heads_per_block),
                         smaller((size_t)CUDA_ROPE_BLOCKS * (size_t)properties->n_processors,
@@ -93,10 +95,10 @@ static size_t rope_backward_bytes(const struct cuda_properties *properties,
     return (size_t)cuda_rope_backward_blocks(properties, args) * 2 * (size_t)args->D * sizeof(float);
 }
 
-// ---- linear
+// ---- linear layers
 
 int linear_rows_at_a_time(const struct linear_forward_args *args) {
-    const size_t sums_bytes = 4 << 20; // sums that one epilogue kernel processes
+    const size_t sums_bytes = 4 << 20; // maximum bytes of sums per launch of the epilogue kernel
     size_t rows = sums_bytes / (sizeof(float) * (size_t)args->OC);
     if (linear_sums_in_out(args) || rows >= (size_t)args->N)
         return args->N;
@@ -127,9 +129,10 @@ static size_t linear_bytes(struct linear_scratch scratch) {
     return padded(scratch.product_bytes) + padded(scratch.sums_bytes);
 }
 
-// ---- all
+// ---- any operation
 
-// Rotating the gradients back reuses the memory of delta, whose readers have finished by then.
+// rope_backward reuses the memory of delta (dout times out, summed per query and head), since it runs after
+// the kernels that read delta.
 static size_t attention_backward_bytes(const struct cuda_properties *properties,
                                        const struct attention_backward_args *args) {
     struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
@@ -145,7 +148,7 @@ static size_t matrix_product_bytes(const struct cuda_properties *properties,
     return cuda_product_workspace(properties, args->columns, args->rows);
 }
 
-// Two buffers: each pass of the sort reads one and writes the other.
+// Each row has two buffers: a pass of the sort writes one and, after the first pass, reads the other.
 static size_t sample_bytes(const struct sample_args *args) {
     return 2 * (size_t)args->N * (size_t)args->V * CUDA_CANDIDATE_BYTES;
 }
@@ -178,9 +181,10 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
     }
 }
 
-// ---- launches
+// ---- numbers of launches
 
-// GELU is fused with 16-bit results only, squared ReLU never. All other epilogues are fused.
+// True if cuBLASLt's epilogue computes the activation: GELU with 16-bit results only, squared ReLU never.
+// The launch formulas assume that cuBLASLt fuses everything else of an epilogue.
 static bool activation_fuses(enum activation activation, enum dtype result) {
     return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && result != DTYPE_F32);
 }
@@ -189,20 +193,23 @@ static int linear_forward_launches(const struct linear_forward_args *args) {
     if (activation_fuses(args->activation, args->out_type))
         return 1;
     if (args->activation == ACTIVATION_RELU_SQUARED && args->pre_activation)
-        return 2;                           // the product into pre_activation, then squared ReLU
-    int rows = linear_rows_at_a_time(args); // one product and one epilogue for each
+        return 2; // the product into pre_activation, then squared ReLU
+    // Each tile of `rows` rows takes two launches: the product and its epilogue.
+    int rows = linear_rows_at_a_time(args);
     return 2 * ((args->N + rows - 1) / rows);
 }
 
-// A product for dweight also computes the bias gradient, but overwrites it; another kernel adds it to earlier
-// gradients. Without that product, two kernels sum the columns.
+// The product for dweight also computes the bias gradient, but can only overwrite a tensor with it. If it
+// must be added to earlier gradients, another kernel does that. Without the product for dweight, two kernels
+// sum dout's columns.
 static int linear_backward_launches(const struct linear_backward_args *args) {
     int dx = args->dx ? 1 + (args->pre_activation && !activation_fuses(args->activation, args->type)) : 0;
     int dbias = !args->dbias ? 0 : !args->dweight ? 2 : !args->beta_zero && !args->writes_dbias;
     return dx + (args->dweight ? 1 : 0) + dbias;
 }
 
-// One launch per strip and one mirroring for all strips but the last. Without strips, one launch.
+// Each strip takes one launch, and each but the last takes another to mirror it. Without strips, the
+// product is one launch.
 static int matrix_product_launches(const struct matrix_product_args *args) {
     const int64_t columns = symmetric_columns(args->columns, args->strip),
                   strips = (args->columns + columns - 1) / columns;
@@ -216,8 +223,8 @@ static int attention_forward_launches(const struct attention_forward_args *args)
     return 1 + (rotates ? 1 : attention_rope_forward(args, rotations));
 }
 
-// One launch for dq, one for dk and dv. On CUDA cores, delta (dout times out) takes one more, before them. A
-// cuDNN plan counts as one launch, however many kernels it has.
+// One launch for dq, one for dk and dv. On CUDA cores, another launch computes delta (dout times out,
+// summed per row) before them. A cuDNN plan counts as one launch, however many kernels it has.
 static int attention_backward_launches(const struct attention_backward_args *args, bool by_cudnn) {
     struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
     const bool rotates = cuda_attention_rotates(&args->rope, args->kernel, args->type, args->D);
@@ -251,7 +258,7 @@ int cuda_launches(enum operation operation, const void *args, bool by_cudnn) {
 // ---- a device for planning that needs no GPU, driver, runtime or CUDA in the build: it answers with the
 // formulas above, and refuses everything else
 
-// The largest values of any GPU so far, so that scratch that depends on the GPU is never planned too small.
+// The largest values that any GPU has today, so that no workspace is planned too small.
 static const struct cuda_properties largest_gpu = {
     .n_processors = 192, // NVIDIA's full GB202; an H200 has 132
     .max_product_workspace = (size_t)32 << 20,
@@ -279,8 +286,8 @@ static enum status workspace_bytes(struct device *device, enum operation operati
     return STATUS_OK;
 }
 
-// The launches of this project's attention kernels, which exceed cuDNN's. (The planned workspace, too, is the
-// larger of both.)
+// Assumes this project's attention kernels, which take more launches than cuDNN, so that the number is
+// never too low. For the same reason, workspace_bytes returns the larger of the two workspaces.
 static int launches(struct device *device, enum operation operation, const void *args) {
     (void)device;
     return cuda_launches(operation, args, false);
@@ -297,7 +304,7 @@ static enum status refuse_memory(struct device *device, size_t bytes, const char
 }
 
 static void delete_memory(struct device *device, void *memory, size_t bytes) {
-    (void)device, (void)memory, (void)bytes; // there is none
+    (void)device, (void)memory, (void)bytes; // refuse_memory allocates none
 }
 
 static enum status refuse_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
@@ -321,7 +328,7 @@ struct device *cuda_device_plan(void) {
                               .ops = &plan_ops,
                               .place = REGION_DEVICE,
                               .n_threads = 1,
-                              .capability = 90, // for which attention=auto chooses cuDNN
+                              .capability = 90, // 9.0: attention=auto may choose cuDNN
                               .tensor_core_heads = CUDA_ATTENTION_TENSOR_WIDTH,
                               .memory_new = refuse_memory,
                               .memory_delete = delete_memory,

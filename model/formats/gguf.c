@@ -1,4 +1,5 @@
-// The tensors of a GGUF file, by the parameter table: their names and values. gguf_config.c reads the keys.
+// The tensors of a GGUF file: their names, and their values in the order of the parameter table.
+// gguf_config.c reads the keys.
 #include "model/formats/gguf.h"
 
 #include <stdio.h>
@@ -11,9 +12,9 @@
 #include "model/param_values.h"
 #include "model/params.h"
 
-#define BLOCK_BYTES (sizeof(uint16_t) + VALUE_BLOCK) // of Q8_0: an fp16 scale and int8 values
+#define BLOCK_BYTES (sizeof(uint16_t) + VALUE_BLOCK) // a Q8_0 block: an fp16 scale and VALUE_BLOCK int8
 
-// ---- names
+// ---- names of tensors in GGUF files
 
 // Returns the kind of tensor (enum *_param) in row `index` of the table.
 static int tensor_of(const struct params *params, int index) {
@@ -77,7 +78,7 @@ int gguf_reordered_heads(const struct params *params, int index, int part) {
     return part == 0 ? config->n_head : config->n_kv_head;
 }
 
-// ---- the tensors of a file
+// ---- matching a file's tensors to the parameter table
 
 static int n_parts(const struct param *param) {
     return param->hf_parts ? param->n_parts : 1;
@@ -92,16 +93,28 @@ static enum status check_type(const struct gguf_weights *weights, const struct g
     if (tensor->type == GGUF_F32 || tensor->type == GGUF_F16 || tensor->type == GGUF_BF16 ||
         tensor->type == GGUF_Q8_0)
         return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s: tensor \"%s\" is %s, expected F32, F16, BF16 or Q8_0; fetch a file with these, or "
-                "convert: llama-quantize --allow-requantize %s NEW.gguf f16",
-                weights->file.path, tensor->name, gguf_type_name(tensor->type, type), weights->file.path);
+    return FAIL(
+        STATUS_INVALID,
+        "%s: tensor \"%s\" is %s, expected F32, F16, BF16 or Q8_0; download a file with these types, or "
+        "convert this one: llama-quantize --allow-requantize %s NEW.gguf f16",
+        weights->file.path, tensor->name, gguf_type_name(tensor->type, type), weights->file.path);
+}
+
+#define SHAPE_BYTES 48
+
+// Writes the shape of a tensor with one or two dimensions to `out`, (SHAPE_BYTES), and returns `out`.
+static const char *shape_text(char *out, int n_dims, int64_t rows, int64_t columns) {
+    if (n_dims > 1)
+        snprintf(out, SHAPE_BYTES, "(%lld, %lld)", (long long)rows, (long long)columns);
+    else
+        snprintf(out, SHAPE_BYTES, "(%lld)", (long long)rows);
+    return out;
 }
 
 static enum status bind(struct gguf_weights *weights, int index, int part) {
     const struct params *params = weights->params;
     const struct param *param = &params->params[index];
-    char name[64];
+    char name[64], is[SHAPE_BYTES], expected[SHAPE_BYTES];
     gguf_tensor_name(params, index, param->hf_parts ? part : -1, name, sizeof name);
     const struct gguf_tensor *tensor = gguf_find_tensor(&weights->file, name);
     const int64_t rows = param->hf_parts ? param->parts[part].n_rows : param->shape[0];
@@ -110,14 +123,12 @@ static enum status bind(struct gguf_weights *weights, int index, int part) {
     TRY(check_type(weights, tensor));
     if (tensor->n_dims != param->n_dims || tensor->shape[0] != rows ||
         (param->n_dims > 1 && tensor->shape[1] != param->shape[1]))
-        return FAIL(STATUS_INVALID,
-                    "%s: tensor \"%s\" has %d dimensions, (%lld%s%lld), expected (%lld%s%lld)",
-                    weights->file.path, name, tensor->n_dims, (long long)tensor->shape[0],
-                    tensor->n_dims > 1 ? ", " : " x ", tensor->n_dims > 1 ? (long long)tensor->shape[1] : 1,
-                    (long long)rows, param->n_dims > 1 ? ", " : " x ",
-                    param->n_dims > 1 ? (long long)param->shape[1] : 1);
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\" has %d dimensions, %s, expected %s",
+                    weights->file.path, name, tensor->n_dims,
+                    shape_text(is, tensor->n_dims, tensor->shape[0], tensor->shape[1]),
+                    shape_text(expected, param->n_dims, rows, param->shape[1]));
     if (tensor->bytes == 0)
-        return FAIL(STATUS_INVALID, "%s: the rows of tensor \"%s\" are no multiple of Q8_0's %d values",
+        return FAIL(STATUS_INVALID, "%s: the rows of tensor \"%s\" are not whole Q8_0 blocks of %d values",
                     weights->file.path, name, VALUE_BLOCK);
     *slot_of(weights, index, part) = tensor;
     return STATUS_OK;
@@ -133,7 +144,8 @@ static bool is_bound(const struct gguf_weights *weights, const struct gguf_tenso
 static enum status read_tensor(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
                                size_t first, size_t n, float *out);
 
-// Checks the lm_head: GPT-2's may be stored although it is tied.
+// Checks lm_head's matrix in a GPT-2 file that stores it (`head`). GPT-2's lm_head is tied here, so the
+// matrix must equal the token embedding.
 static enum status check_head(const struct gguf_weights *weights, const struct gguf_tensor *head) {
     enum { CHUNK = 1 << 14 };
     const struct gguf_tensor *embedding = *slot_of(weights, PARAM_WTE, 0);
@@ -151,8 +163,8 @@ static enum status check_head(const struct gguf_weights *weights, const struct g
     if (status != STATUS_OK || same)
         return status;
     return FAIL(STATUS_INVALID,
-                "%s: \"output.weight\" is not \"token_embd.weight\", and here GPT-2's lm_head always shares "
-                "the embedding's weights",
+                "%s: \"output.weight\" differs from \"token_embd.weight\", but this program reads only "
+                "GPT-2 models whose lm_head shares the embedding's weights",
                 weights->file.path);
 }
 
@@ -199,12 +211,13 @@ void gguf_weights_close(struct gguf_weights *weights) {
     *weights = (struct gguf_weights){0};
 }
 
-// ---- values
+// ---- reading values
 
 struct conversion {
     uint32_t type;
     const uint8_t *raw;
-    size_t skipped, n; // skipped: elements in `raw` before the wanted ones; n: wanted elements
+    size_t skipped; // elements in `raw` before the wanted ones
+    size_t n;       // wanted elements
     float *out;
 };
 
@@ -248,13 +261,15 @@ static enum status read_tensor(const struct gguf_weights *weights, const struct 
     return status;
 }
 
-// Returns the file's row for one of our rows: the file interleaves the two halves of each head's rows.
+// Returns the row in the file of a row of the parameter table. The file interleaves the two halves of each
+// head's rows.
 static size_t file_row(size_t row, size_t head_dim) {
     const size_t within = row % head_dim, half = head_dim / 2;
     return row - within + 2 * (within % half) + within / half;
 }
 
-// Reads elements [first, first + n) of a part (named rows) in llama.cpp's row order, row by row.
+// Reads elements [first, first + n) of a part (struct param_part), row by row, because the file has the
+// part's rows in llama.cpp's order.
 static enum status read_reordered(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
                                   size_t first, size_t n, float *out) {
     const size_t columns = (size_t)tensor->shape[1], D = (size_t)weights->params->config.head_dim;
@@ -266,7 +281,8 @@ static enum status read_reordered(const struct gguf_weights *weights, const stru
     return STATUS_OK;
 }
 
-// Reads elements [first, first + n) of a parameter, from each of its parts (named rows).
+// Reads elements [first, first + n) of a parameter. If the file stores the parameter's parts (struct
+// param_part) as separate tensors, reads each element from its part's tensor.
 static enum status read_elements(const struct gguf_weights *weights, int index, size_t first, size_t n,
                                  float *out) {
     const struct param *param = &weights->params->params[index];

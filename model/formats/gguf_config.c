@@ -12,13 +12,13 @@
 #include "model/rope_table.h"
 
 #define PI                3.14159265358979323846
-#define LAYERNORM_EPSILON 1e-5 // the epsilon of GPT-2
-#define EPSILON_RELATIVE  1e-6 // 1e-5 is not exact in any binary type
-#define FACTOR_RELATIVE   1e-5 // tolerance for RoPE's factors, which are fp32
-#define USUAL_LOW         1.0  // Llama 3's low_freq_factor and high_freq_factor
-#define USUAL_HIGH        4.0
+#define LAYERNORM_EPSILON 1e-5      // the epsilon of GPT-2
+#define EPSILON_RELATIVE  1e-6      // relative tolerance for 1e-5, which fp32 does not represent exactly
+#define FACTOR_RELATIVE   1e-5      // relative tolerance for numbers that files store as fp32
+#define USUAL_LOW         1.0       // Llama 3's low_freq_factor
+#define USUAL_HIGH        4.0       // Llama 3's high_freq_factor
 #define USUAL_POSITIONS   8192      // Llama 3's context length before it was extended
-#define LARGEST_SIZE      (1 << 28) // the largest size that gpt_config_check accepts; small multiples fit an int
+#define LARGEST_SIZE      (1 << 28) // limit of a size in a file; small multiples of it fit an int
 
 const char *gguf_architecture(const struct gpt_config *config) {
     if (config->family == FAMILY_GPT2)
@@ -28,7 +28,7 @@ const char *gguf_architecture(const struct gpt_config *config) {
     return config->qkv_bias ? "qwen2" : config->qk_norm ? "qwen3" : "llama";
 }
 
-// The file, and the name of its architecture, which is the prefix of its keys.
+// A file, and the name of its architecture, which is also the prefix of its keys.
 struct reading {
     const struct gguf_file *file;
     const char *architecture;
@@ -58,8 +58,8 @@ static enum status get_size(const struct reading *reading, const char *name, boo
     return found || !is_needed ? STATUS_OK : refuse_missing(reading, name);
 }
 
-// Reads a number. These files store fp32, so the value becomes the shortest decimal with that fp32 value:
-// 1e-5.
+// Reads a number; *value is unchanged if the key is absent. Files store numbers as fp32. The result is the
+// shortest decimal that rounds to the fp32 value: 1e-5 instead of 9.99999975e-6.
 static enum status get_number(const struct reading *reading, const char *name, double *value) {
     const struct key_text key = key_of(reading, name);
     char decimal[32];
@@ -75,8 +75,8 @@ static enum status get_number(const struct reading *reading, const char *name, d
     return STATUS_OK;
 }
 
-// Reads the fields whose keys are in the table: those that every file has, or the other ones of the Llama
-// family.
+// Reads the fields that have a GGUF key in gpt_fields.
+//   needed  true: the fields that every file must have; false: the others, which only the Llama family has
 static enum status read_fields(const struct reading *reading, bool needed, struct gpt_config *config) {
     for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
         void *value = (char *)config + field->offset;
@@ -87,8 +87,9 @@ static enum status read_fields(const struct reading *reading, bool needed, struc
     return STATUS_OK;
 }
 
-// Refuses unsupported variants: each key must be absent, or have this value or 0, which is llama.cpp's for
-// none.
+// Refuses unsupported variants. Each key in `keys` must be absent, have its usual value, or be the number
+// 0, which llama.cpp treats as absent.
+//   known  [out] the function appends the names of these keys
 static enum status refuse_variants(const struct reading *reading, const struct gpt_config *config,
                                    struct text *known) {
     const struct {
@@ -115,16 +116,15 @@ static enum status refuse_variants(const struct reading *reading, const struct g
             TRY(gguf_get_number(reading->file, name.text, &value, NULL));
         if (key && !(fabs(value - keys[i].usual) <= FACTOR_RELATIVE * keys[i].usual) &&
             (value != 0 || is_bool))
-            return FAIL(
-                STATUS_INVALID,
-                "%s: the key \"%s\" is %g; models with other than %g are not supported, convert another",
-                reading->file->path, name.text, value, keys[i].usual);
+            return FAIL(STATUS_INVALID,
+                        "%s: the key \"%s\" is %g, expected %g: such models are not supported",
+                        reading->file->path, name.text, value, keys[i].usual);
     }
     return STATUS_OK;
 }
 
-// Keys that the readers below use, and keys that llama.cpp writes with other models' defaults but does not
-// read for these architectures. The tables have the others.
+// Keys of which check_others does not warn, besides those in gpt_fields and refuse_variants: keys that the
+// functions below read, and keys that llama.cpp writes but does not read for these architectures.
 static const char known_keys[] =
     "vocab_size attention.value_length attention.layer_norm_epsilon rope.freq_base rope.dimension_count "
     "rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length "
@@ -132,8 +132,8 @@ static const char known_keys[] =
     "rope.scaling.yarn_ext_factor rope.scaling.yarn_attn_factor rope.freq_base_swa rope.dimension_count_swa "
     "attention.key_length_swa attention.value_length_swa attention.rope_pattern attn_logit_softcapping "
     "router_logit_softcapping final_logit_softcapping token_shift_count kda.gate_lower_bound "
-    "deepstack_mapping "
-    "attention.indexer.kpool_select_tail pooling_type decoder_start_token_id tensor_data_layout";
+    "deepstack_mapping attention.indexer.kpool_select_tail pooling_type decoder_start_token_id "
+    "tensor_data_layout";
 
 static enum status check_others(const struct reading *reading, const struct gpt_config *config) {
     struct text known = {0};
@@ -158,7 +158,7 @@ static enum status refuse_part(const struct reading *reading) {
     return STATUS_OK;
 }
 
-// ---- rotary positions
+// ---- rotary position embedding
 
 void gguf_rope_factors(const struct gpt_config *config, float *factors) {
     const int n = config->head_dim / 2;
@@ -169,9 +169,9 @@ void gguf_rope_factors(const struct gpt_config *config, float *factors) {
     free(frequencies);
 }
 
-// Returns the context length that the factors were made for. It follows from the first factor between 1 and
-// the largest: there the blend depends on how often the pair turns within the context. Without one:
-// `otherwise`.
+// Returns the context length that the factors were computed for. It follows from the first factor that is
+// neither 1 nor the largest: such a factor depends on how often its pair turns within that context. Returns
+// `otherwise` if there is no such factor.
 static int original_positions(const struct gpt_config *config, const float *factors, int otherwise) {
     const double largest = config->rope.factor;
     for (int i = 0; i < config->head_dim / 2; i++) {
@@ -213,7 +213,7 @@ static enum status use_factors(const struct reading *reading, struct gpt_config 
     rope->original_positions = original_positions(config, factors, USUAL_POSITIONS);
     if (check_factors(reading, config, factors, made) == STATUS_OK)
         return STATUS_OK;
-    // All factors are at an end of the blend, so any context length in between is possible.
+    // If each factor is 1 or the largest, they are the same for several context lengths: try powers of two.
     status_clear();
     for (rope->original_positions = 1; rope->original_positions < config->n_positions;
          rope->original_positions *= 2)
@@ -224,7 +224,7 @@ static enum status use_factors(const struct reading *reading, struct gpt_config 
     return check_factors(reading, config, factors, made);
 }
 
-// Reads Llama 3's scaling.
+// Reads Llama 3's RoPE scaling from the tensor GGUF_ROPE_FACTORS, if the file has that tensor.
 static enum status read_factors(const struct reading *reading, struct gpt_config *config) {
     const struct gguf_tensor *tensor = gguf_find_tensor(reading->file, GGUF_ROPE_FACTORS);
     const int n = config->head_dim / 2;
@@ -232,8 +232,8 @@ static enum status read_factors(const struct reading *reading, struct gpt_config
         return STATUS_OK;
     if (tensor->type != GGUF_F32 || tensor->elements != (uint64_t)n || config->rope.type != ROPE_DEFAULT)
         return FAIL(STATUS_INVALID,
-                    "%s: \"" GGUF_ROPE_FACTORS
-                    "\" has %llu elements, expected %d of F32 and no other scaling of RoPE",
+                    "%s: tensor \"" GGUF_ROPE_FACTORS
+                    "\" has %llu elements, expected %d of type F32, and no RoPE scaling in the file's keys",
                     reading->file->path, (unsigned long long)tensor->elements, n);
     float *factors = allocate(2 * (size_t)n, sizeof *factors);
     enum status status = gguf_read(reading->file, tensor, 0, (size_t)n * sizeof *factors, factors);
@@ -248,13 +248,14 @@ static enum status read_yarn(const struct reading *reading, struct rope_config *
     TRY(get_size(reading, "rope.scaling.original_context_length", false, &rope->original_positions));
     TRY(get_number(reading, "rope.scaling.yarn_beta_fast", &rope->beta_fast));
     TRY(get_number(reading, "rope.scaling.yarn_beta_slow", &rope->beta_slow));
-    // llama.cpp multiplies its own factor, 0.1 log(factor) + 1, by this one.
+    // llama.cpp multiplies YaRN's default attention factor, 0.1 log(factor) + 1, by this key's value.
     TRY(get_number(reading, "rope.scaling.attn_factor", &multiplier));
     rope->attention_factor = multiplier == 1 ? 0 : multiplier * (0.1 * log(rope->factor) + 1);
     return STATUS_OK;
 }
 
-// Reads the scaling factor. llama.cpp writes 0 for no scaling; files from before 2023-09 use the other key.
+// Reads RoPE's scaling factor. *factor is unchanged if the file has none, or 0, which means no scaling.
+// Files from before 2023-09 have the factor in rope.scale_linear.
 static enum status get_factor(const struct reading *reading, double *factor) {
     static const char *const names[] = {"rope.scaling.factor", "rope.scale_linear"};
     bool found = false;
@@ -294,7 +295,7 @@ static enum status read_rope(const struct reading *reading, struct gpt_config *c
     return read_factors(reading, config);
 }
 
-// ---- sizes
+// ---- sizes and architecture
 
 static enum status read_gpt2(const struct reading *reading, struct gpt_config *config) {
     double epsilon = 0;
@@ -323,11 +324,10 @@ static enum status read_llama(const struct reading *reading, struct gpt_config *
     value_length = config->head_dim;
     TRY(get_size(reading, "attention.value_length", false, &value_length));
     if (value_length != config->head_dim)
-        return FAIL(STATUS_INVALID,
-                    "%s: the value heads have %d dimensions, expected %d, as the key heads have",
+        return FAIL(STATUS_INVALID, "%s: the value heads have %d dimensions, expected %d, like the key heads",
                     reading->file->path, value_length, config->head_dim);
     config->untied = gguf_find_tensor(reading->file, "output.weight") != NULL;
-    gpt_config_resolve(config); // compare with the RoPE factors that the model would have
+    gpt_config_resolve(config); // read_rope compares the file's factors with those of this config
     return config->head_dim > 0 ? read_rope(reading, config) : STATUS_OK;
 }
 

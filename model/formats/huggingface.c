@@ -16,7 +16,7 @@
 #define PROBLEMS_LISTED 5
 #define COMPARED_BYTES  ((size_t)1 << 16)
 
-// ---- the tensors
+// ---- matching the files' tensors to the parameter table
 
 // The problems found with a file's tensors: the text of the first few, and the count of all.
 struct problems {
@@ -49,15 +49,15 @@ static const char *shape_text(char *buffer, size_t size, const int64_t *shape, i
     return buffer;
 }
 
-// True for tensors that older versions saved although they are constant: causal masks (h.N.attn.bias and
-// h.N.attn.masked_bias) and RoPE's frequencies (rotary_emb.inv_freq).
+// True for tensors that older versions of transformers saved although they are constant: causal masks
+// (h.N.attn.bias and h.N.attn.masked_bias) and RoPE's frequencies (rotary_emb.inv_freq).
 static bool is_constant(const char *name) {
     return text_ends_with(name, ".attn.bias") || text_ends_with(name, ".attn.masked_bias") ||
            text_ends_with(name, ".rotary_emb.inv_freq");
 }
 
-// Returns the slot of a tensor in the files: a parameter or, if the files store a fused parameter in several
-// tensors, one of its parts (named rows).
+// Returns the slot (index in tensor_of_param) of a parameter, or of one of its parts (struct param_part).
+//   part  index of the part; 0 if the files store the parameter as one tensor
 static int slot_of(const struct params *params, const struct param *param, int part) {
     return (int)(param - params->params) * PARAM_PARTS_MOST + part;
 }
@@ -73,7 +73,7 @@ static void slot_name(const struct param *param, int part, char *name, size_t si
         snprintf(name, size, "%s", param->name);
 }
 
-// Returns the tensor's slot, or -1.
+// Returns the slot of the tensor with this name in the files; -1: none.
 static int find_slot(const struct params *params, const char *name) {
     static const char *const prefixes[] = {"transformer.", "model."};
     for (int i = 0; i < 2; i++)
@@ -135,7 +135,8 @@ static enum status compare_tensors(const struct huggingface_weights *weights, st
     return status;
 }
 
-// Checks a stored lm_head that is tied to the embedding: the two must be equal.
+// If lm_head is tied but the files store its matrix, checks that the matrix equals the embedding.
+//   place  where lm_head.weight is if it has no slot (match_tensor); else file -1
 static enum status check_head(const struct huggingface_weights *weights, struct huggingface_tensor place,
                               struct problems *problems) {
     const struct huggingface_tensor of_embedding =
@@ -153,7 +154,9 @@ static enum status check_head(const struct huggingface_weights *weights, struct 
     return STATUS_OK;
 }
 
-// head   [out] the place of lm_head.weight, if there is one
+// Finds the slot of a tensor of the files, and checks the tensor.
+//   place  where the tensor is
+//   head   [out] set to `place` if the tensor is lm_head.weight and has no slot, because lm_head is tied
 static void match_tensor(struct huggingface_weights *weights, struct huggingface_tensor place,
                          struct huggingface_tensor *head, struct problems *problems) {
     const struct params *params = weights->params;
@@ -162,7 +165,7 @@ static void match_tensor(struct huggingface_weights *weights, struct huggingface
     if (slot >= 0 && weights->tensor_of_param[slot].file >= 0) {
         char name[sizeof params->params->name];
         slot_name(&params->params[slot / PARAM_PARTS_MOST], slot % PARAM_PARTS_MOST, name, sizeof name);
-        PROBLEM(problems, "\"%s\" is given twice, with and without \"%s.\" or in two files", name,
+        PROBLEM(problems, "\"%s\" is given twice: in two files, or with and without \"%s.\" in front", name,
                 is_gpt2(params) ? "transformer" : "model");
     } else if (slot >= 0) {
         weights->tensor_of_param[slot] = place;
@@ -183,7 +186,7 @@ static enum status match_tensors(struct huggingface_weights *weights, struct pro
             match_tensor(weights, (struct huggingface_tensor){file, i}, &head, problems);
     const struct param *embedding = params_lm_head(params);
     struct huggingface_tensor *place = &weights->tensor_of_param[slot_of(params, embedding, 0)];
-    if (head.file >= 0 && place->file < 0) { // of two tied tensors, a file may have either
+    if (head.file >= 0 && place->file < 0) { // the files may have only one of two tied tensors
         *place = head;
         check_tensor(tensor_at(weights, head), embedding, 0, problems);
     }
@@ -197,7 +200,7 @@ static enum status match_tensors(struct huggingface_weights *weights, struct pro
     return check_head(weights, head, problems);
 }
 
-// Returns the number of layers in the tensors' names.
+// Returns the number of layers according to the tensors' names: the highest layer number in them plus 1.
 static int count_layers(const struct huggingface_weights *weights) {
     int n = 0, layer;
     for (int file = 0; file < weights->n_files; file++)
@@ -210,7 +213,7 @@ static int count_layers(const struct huggingface_weights *weights) {
     return n;
 }
 
-// Returns dimension `i` of a matrix; 0 if it is absent.
+// Returns dimension `i` of an embedding (enum embedding_param) in the files; 0 if they have no such matrix.
 static int64_t dimension(const struct huggingface_weights *weights, int embedding, int i) {
     const struct param *param = params_tensor(weights->params, 0, embedding);
     const struct safetensor *tensor =
@@ -218,8 +221,8 @@ static int64_t dimension(const struct huggingface_weights *weights, int embeddin
     return tensor && tensor->n_dims == 2 ? tensor->shape[i] : 0;
 }
 
-// Appends the sizes that differ between config.json and the tensors, the usual cause of long lists of
-// problems: "config.json says n_layer 3, the tensors have 2; ".
+// Appends to `out` the sizes in which config.json and the tensors differ: "config.json says n_layer 3, the
+// tensors have 2; ". Such a difference is the usual cause of a long list of problems.
 static void add_sizes(const struct huggingface_weights *weights, struct text *out) {
     const struct gpt_config *config = &weights->params->config;
     const bool gpt2 = is_gpt2(weights->params);
@@ -236,14 +239,14 @@ static void add_sizes(const struct huggingface_weights *weights, struct text *ou
                      (long long)sizes[i].said, (long long)sizes[i].found);
 }
 
-// Fails if the path is one file of several, by its name: model-00001-of-00007.safetensors.
+// Fails if the path's name says that it is one file of several: model-00001-of-00007.safetensors.
 static enum status refuse_part(const struct huggingface_weights *weights) {
     const char *of = strstr(weights->path, "-of-"), *slash = strrchr(weights->path, '/');
     int part, n;
     if (weights->n_files != 1 || !of || of < weights->path + 6 ||
         sscanf(of - 6, "-%5d-of-%5d.", &part, &n) != 2)
         return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s is file %d of %d of a set; give the folder of all of them, %.*s",
+    return FAIL(STATUS_INVALID, "%s is file %d of %d; give the folder that has all of them: %.*s",
                 weights->path, part, n, slash ? (int)(slash - weights->path) + 1 : 1,
                 slash ? weights->path : ".");
 }
@@ -270,7 +273,7 @@ static enum status check_tensors(struct huggingface_weights *weights) {
     return status;
 }
 
-// ---- the files
+// ---- opening the files
 
 static enum status add_file(struct huggingface_weights *weights, const char *path) {
     weights->files = reallocate(weights->files, (size_t)weights->n_files + 1, sizeof *weights->files);
@@ -286,7 +289,8 @@ static bool is_open(const struct huggingface_weights *weights, const char *path)
     return false;
 }
 
-// Adds the files that the index names, in its folder. The files themselves say which tensor is where.
+// Adds the files that the index names, from the index's folder. Which tensor is in which file is taken from
+// the files themselves, not from the index.
 static enum status add_indexed(struct huggingface_weights *weights, const cJSON *index) {
     const char *slash = strrchr(weights->path, '/');
     const int folder = slash ? (int)(slash - weights->path) + 1 : 0;
@@ -365,9 +369,10 @@ enum status huggingface_find_head(const char *path, struct gpt_config *config) {
         status = compare_tensors(&weights, head, embedding, &same);
     if (status == STATUS_OK && !same) {
         config->untied = true;
-        log_warning_once("%s: its lm_head.weight is not the embedding, so the two are not tied, whatever "
-                         "\"tie_word_embeddings\" of config.json says",
-                         weights.path);
+        log_warning_once(
+            "%s: its lm_head.weight differs from the embedding, so the two are not tied, whatever "
+            "\"tie_word_embeddings\" of config.json says",
+            weights.path);
     }
     huggingface_close(&weights);
     return status;
@@ -382,11 +387,13 @@ void huggingface_close(struct huggingface_weights *weights) {
     *weights = (struct huggingface_weights){0};
 }
 
-// ---- values
+// ---- reading values
 
-// Reads the elements of the file that contain elements [first, first + n) of a parameter. For a transposed
-// parameter, it reads from each row of the file's tensor the columns that become whole rows of the parameter.
-//   stride   [out] elements in `raw` from one row of the file to the next; 1 if not transposed
+// Reads from the file a range that contains elements [first, first + n) of a parameter. If the file has the
+// parameter transposed, the range is whole rows of the parameter: the same columns of each row of the
+// file's tensor.
+//   raw      [out] allocated: the elements in the file's type and order
+//   stride   [out] if transposed: elements in `raw` from one row of the file's tensor to the next
 //   skipped  [out] elements of the parameter in `raw` before `first`
 static enum status read_raw(const struct safetensors *file, const struct safetensor *tensor,
                             const struct param *param, size_t first, size_t n, uint8_t **raw, size_t *stride,
@@ -407,8 +414,10 @@ static enum status read_raw(const struct safetensors *file, const struct safeten
 
 struct conversion {
     const struct safetensor *tensor;
-    const uint8_t *raw; // laid out as read_raw describes
-    size_t skipped, n, columns, stride;
+    const uint8_t *raw; // raw, skipped and stride are as in read_raw
+    size_t skipped, n;
+    size_t columns; // of the parameter; 1 if it is not transposed
+    size_t stride;
     float *out; // (n)
 };
 
@@ -437,7 +446,8 @@ static enum status read_tensor(const struct huggingface_weights *weights, const 
     return status;
 }
 
-// Reads elements [first, first + n) of a parameter, from each of its parts (named rows).
+// Reads elements [first, first + n) of a parameter. If the files store the parameter's parts (struct
+// param_part) as separate tensors, reads each element from its part's tensor.
 static enum status read_elements(const struct huggingface_weights *weights, const struct param *param,
                                  size_t first, size_t n, float *out) {
     if (!param->hf_parts)

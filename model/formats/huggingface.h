@@ -6,8 +6,8 @@
 #include "model/formats/safetensors.h"
 #include "model/params.h"
 
-// Reads the sizes from FOLDER/config.json. Warns of unknown keys. STATUS_INVALID: a value is wrong, or the
-// model is not supported; the message names the file and the key. Not supported:
+// Reads a model's config from FOLDER/config.json. Warns of unknown keys. STATUS_INVALID: a value is wrong,
+// or the model is not supported; the message names the file and the key. Not supported:
 // - another model_type
 // - GPT-2: an activation_function other than gelu_new, another layer_norm_epsilon, untied embeddings, and
 //   options that change its attention or MLP
@@ -19,7 +19,7 @@ enum status huggingface_read_config(const char *folder, struct gpt_config *confi
 //   path   as for huggingface_open
 enum status huggingface_find_head(const char *path, struct gpt_config *config) MUST_CHECK;
 
-// The place of a parameter: tensor `tensor` of file `file`. file -1: absent.
+// Where a parameter is in the files: files[file].tensors[tensor]. file -1: in none of them.
 struct huggingface_tensor {
     int file, tensor;
 };
@@ -28,14 +28,17 @@ struct huggingface_weights {
     char *path; // of the file or the index, for messages
     struct safetensors *files;
     int n_files;
-    struct huggingface_tensor *tensor_of_param; // (n_params)
+    // (n_params, PARAM_PARTS_MOST): where the parts (struct param_part) of each parameter are. If the files
+    // have a parameter as one tensor, the first element is its place.
+    struct huggingface_tensor *tensor_of_param;
 };
-// Opens the weights and checks every tensor against the table: names (with or without "transformer."),
-// shapes, types (F32, F16, BF16, F64). STATUS_INVALID: tensors are missing, unknown or of another shape; the
-// message names them. Ignored: the masks h.N.attn.bias and h.N.attn.masked_bias, and an lm_head.weight equal
-// to the embedding that it is tied to. If that embedding is absent, lm_head.weight is read in its place.
-//   path     a .safetensors file; an index (.safetensors.index.json) of several; or a folder with
-//            model.safetensors or model.safetensors.index.json
+// Opens the weights and checks every tensor against `params`: names (with or without "transformer." or
+// "model."), shapes, and types (F32, F16, BF16, F64). STATUS_INVALID: tensors are missing, unknown, or of
+// another shape or type; the message names them. If lm_head is tied, an lm_head.weight must equal the
+// embedding; if the embedding is absent, lm_head.weight is read in its place. Tensors that are constant are
+// ignored: h.N.attn.bias, h.N.attn.masked_bias and rotary_emb.inv_freq.
+//   path     a .safetensors file, the index (.safetensors.index.json) of several such files, or a folder
+//            with model.safetensors or model.safetensors.index.json
 //   params   must outlive `weights`
 enum status huggingface_open(struct huggingface_weights *weights, const char *path,
                              const struct params *params) MUST_CHECK;

@@ -1,4 +1,4 @@
-// Reads config.json of GPT-2 and of the Llama family, under Hugging Face's names for its members.
+// Reads the config.json of Hugging Face's GPT-2 and Llama-family models.
 #include "model/formats/huggingface.h"
 
 #include <limits.h>
@@ -12,7 +12,7 @@
 
 #define LARGEST_CONFIG    ((size_t)1 << 20) // bytes; a larger file is not a config.json
 #define LAYERNORM_EPSILON 1e-5              // the epsilon of GPT-2
-#define EPSILON_RELATIVE  1e-6              // 1e-5 is not exact in any binary type
+#define EPSILON_RELATIVE  1e-6 // relative tolerance for 1e-5, which no binary type represents exactly
 
 // Checks a key that changes what the model computes. Only one value is supported; absent or null means that
 // value.
@@ -24,7 +24,7 @@ static enum status check_flag(const cJSON *object, const char *key, bool expecte
                 expected ? "true" : "false");
 }
 
-// transformers has several names for an activation; the first is the usual one.
+// The names that transformers has for the same activation. The first is the usual one.
 #define TANH_GELU "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_fast gelu_accurate"
 #define SILU      "silu swish"
 static enum status check_activation(const cJSON *object, const char *key, const char *names,
@@ -88,13 +88,13 @@ static enum status read_gpt2(const cJSON *object, const char *source, struct gpt
 
 // ---- the Llama family
 
-// Reads a number that may be absent or null.
+// Reads a number. If it is absent or null, *value is unchanged.
 static enum status get_optional(const cJSON *object, const char *key, const char *source, double *value) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return !item || cJSON_IsNull(item) ? STATUS_OK : json_get_number(object, key, source, value);
 }
 
-// Reads such a number, which must be greater than 0.
+// Reads a number that must be greater than 0. If it is absent or null, *value is unchanged.
 static enum status get_positive(const cJSON *object, const char *key, const char *source, double *value) {
     double found = 1;
     TRY(get_optional(object, key, source, &found));
@@ -103,7 +103,7 @@ static enum status get_positive(const cJSON *object, const char *key, const char
     return get_optional(object, key, source, value);
 }
 
-// Refuse unsupported variants: a key that must be absent, and a factor that must be 1.
+// Refuses an unsupported variant: the key must be absent or null.
 static enum status check_absent(const cJSON *object, const char *key, const char *source) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     if (!item || cJSON_IsNull(item))
@@ -112,13 +112,14 @@ static enum status check_absent(const cJSON *object, const char *key, const char
                 key);
 }
 
+// Refuses an unsupported variant: the key must be absent, null or 1.
 static enum status check_one(const cJSON *object, const char *key, const char *source) {
     double value = 1;
     TRY(get_optional(object, key, source, &value));
-    return value == 1
-               ? STATUS_OK
-               : FAIL(STATUS_INVALID, "%s: \"%s\" is %g, expected 1 or none: other variants cannot be read",
-                      source, key, value);
+    return value == 1 ? STATUS_OK
+                      : FAIL(STATUS_INVALID,
+                             "%s: \"%s\" is %g, expected 1 or no such key: other variants cannot be read",
+                             source, key, value);
 }
 
 static enum status get_optional_size(const cJSON *object, const char *key, const char *source, int *value) {
@@ -126,7 +127,8 @@ static enum status get_optional_size(const cJSON *object, const char *key, const
     return !item || cJSON_IsNull(item) ? STATUS_OK : get_size(object, key, source, value);
 }
 
-// Reads the fields whose keys are in the table: those of RoPE, or the others.
+// Reads the fields that have a key of config.json in gpt_fields.
+//   of_rope  true: the fields of struct rope_config; false: the others
 static enum status read_fields(const cJSON *object, const char *source, bool of_rope,
                                struct gpt_config *config) {
     for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
@@ -155,7 +157,9 @@ static enum status read_rope_type(const cJSON *scaling, const char *source, enum
                 name);
 }
 
-// Finds "rope_parameters" or "rope_scaling". NULL if it is absent or empty.
+// Finds the object with RoPE's settings. Refuses one that has settings per type of layer.
+//   name     "rope_parameters" or "rope_scaling"
+//   scaling  [out] the object; NULL if it is absent, null or empty
 static enum status find_scaling(const cJSON *object, const char *name, const char *source,
                                 const cJSON **scaling) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -178,7 +182,9 @@ static double yarn_attention(double factor, double mscale) {
     return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
 }
 
-// Reads RoPE's settings from one of the two objects, or from neither (NULL).
+// Reads RoPE's settings from "rope_parameters" or "rope_scaling".
+//   scaling  the object; NULL: config.json has neither, so RoPE is not scaled
+//   theta    RoPE's base, if the object has no "rope_theta"
 static enum status read_scaling(const cJSON *scaling, double theta, const char *source,
                                 struct gpt_config *config) {
     struct rope_config *rope = &config->rope;
@@ -204,14 +210,14 @@ static enum status read_scaling(const cJSON *scaling, double theta, const char *
     TRY(check_flag(scaling, "truncate", true, source));
     TRY(get_positive(scaling, "mscale", source, &mscale));
     TRY(get_positive(scaling, "mscale_all_dim", source, &mscale_all_dim));
-    // One of the two alone has no effect.
+    // As in transformers, mscale and mscale_all_dim have an effect only together.
     if (mscale > 0 && mscale_all_dim > 0 && !(rope->attention_factor > 0))
         rope->attention_factor =
             yarn_attention(rope->factor, mscale) / yarn_attention(rope->factor, mscale_all_dim);
     return STATUS_OK;
 }
 
-// Reads "rope_theta" and "rope_scaling". Since transformers 5, both are in "rope_parameters".
+// Reads RoPE's settings: "rope_theta" and "rope_scaling" or, since transformers 5, "rope_parameters".
 static enum status read_rope(const cJSON *object, const char *source, struct gpt_config *config) {
     const cJSON *parameters, *scaling;
     double theta = 10000;
@@ -229,14 +235,15 @@ static enum status read_rope(const cJSON *object, const char *source, struct gpt
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
-        "%s: has \"rope_parameters\" and a \"rope_scaling\" that differ in %s; transformers 5 takes the "
-        "latter alone, with a theta of %g. Remove \"rope_scaling\" to use the former; to use both, move "
-        "its keys into \"rope_parameters\" and remove it",
+        "%s: has \"rope_parameters\" and a \"rope_scaling\" that differ in %s; transformers 5 uses "
+        "\"rope_scaling\" alone, with a theta of %g. Remove \"rope_scaling\" to use \"rope_parameters\"; "
+        "to use both, move the keys of \"rope_scaling\" into \"rope_parameters\" first",
         source, difference, config->rope.theta);
 }
 
-// Finds whether "layer_types" gives the layer a window. Without it, layers from "max_window_layers" on have
-// one.
+// Finds whether a layer has a window.
+//   types  the value of "layer_types"; NULL: the layers from `first` on have a window
+//   first  the value of "max_window_layers"
 static enum status read_layer_type(const cJSON *types, int layer, int first, const char *source,
                                    bool *has_window) {
     const char *type = cJSON_GetStringValue(cJSON_GetArrayItem(types, layer));
@@ -245,13 +252,14 @@ static enum status read_layer_type(const cJSON *types, int layer, int first, con
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
                 "%s: \"layer_types\" is %s%.60s for layer %d, expected full_attention or sliding_attention",
-                source, type ? "" : "no text", type ? type : "", layer);
+                source, type ? "" : "not a string", type ? type : "", layer);
 }
 
-// Reads Qwen's windows: "use_sliding_window" with "sliding_window".
+// Reads Qwen's windows. If "use_sliding_window" is true, some layers have a window of "sliding_window"
+// positions: those that read_layer_type finds.
 static enum status read_windows(const cJSON *object, const char *source, struct gpt_config *config) {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(object, "layer_types");
-    int64_t first = 28; // transformers' default
+    int64_t first = 28; // transformers' default of "max_window_layers"
     int window = 0;
     bool has_window, any = false;
     TRY(get_optional_size(object, "sliding_window", source, &window));
@@ -314,7 +322,8 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
 
 // ---- config.json
 
-// Keys that are used or checked, and keys that do not change logits. The table has the others.
+// Keys of which warn_of_unknown does not warn, besides those in gpt_fields: keys that this file reads, and
+// keys that do not change logits.
 #define COMMON                                                                                               \
     "architectures model_type transformers_version torch_dtype dtype use_cache initializer_range "           \
     "pad_token_id bos_token_id eos_token_id tie_word_embeddings is_causal _name_or_path "                    \

@@ -1,4 +1,4 @@
-// All contents of a file are checked against the file's size and the other tensors before use. base/json
+// All entries of a header are checked against the file's size and against each other before use. base/json
 // refuses duplicate keys and bounds the nesting. The machine must be little-endian, like the format.
 #include "model/formats/safetensors.h"
 
@@ -15,15 +15,16 @@
 #include "base/json.h"
 #include "base/text.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are read and written in place");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "safetensors data is little-endian and is not converted");
 
 #define LENGTH_BYTES     sizeof(uint64_t) // the header's length, at the start of the file
 #define HEADER_ALIGNMENT 8
 #define LONGEST_NAME     512 // bytes; names must fit in messages
 
-// ---- header entries
+// ---- entries of the header
 
-// Returns 0 for an unknown type, and for types smaller than a byte.
+// Returns the bytes per element; 0 for an unknown dtype, and for one with elements smaller than a byte.
 static size_t element_bytes(const char *dtype) {
     static const struct {
         const char *name;
@@ -37,7 +38,8 @@ static size_t element_bytes(const char *dtype) {
     return 0;
 }
 
-// Reads a non-negative integer that a double represents exactly; larger ones cannot occur in a file.
+// Reads an integer from 0 to 2^53, up to which a double represents all integers. Returns false for any
+// other item; no valid file has a larger integer.
 static bool whole_number(const cJSON *item, uint64_t *out) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p53) ||
         item->valuedouble != floor(item->valuedouble))
@@ -69,7 +71,9 @@ static enum status read_shape(struct safetensor *tensor, const cJSON *entry, con
     return STATUS_OK;
 }
 
-//   data  offset of the data after the header
+// Reads and checks a tensor's "data_offsets".
+//   data        offset in the file at which the data of all tensors begins
+//   data_bytes  size of the data of all tensors
 static enum status read_offsets(struct safetensor *tensor, const cJSON *entry, const char *path,
                                 uint64_t data, uint64_t data_bytes) {
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
@@ -123,9 +127,9 @@ static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, co
     return read_offsets(tensor, entry, path, data, data_bytes);
 }
 
-// ---- whole files
+// ---- reading and checking the header
 
-// Compares by offset. An empty tensor comes before the tensor at the same offset.
+// Orders tensors by offset, for qsort. An empty tensor comes before the other tensor with the same offset.
 static int by_data(const void *a, const void *b) {
     const struct safetensor *x = a, *y = b;
     if (x->offset != y->offset)
@@ -133,7 +137,8 @@ static int by_data(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-// Checks that the tensors, in order of their data, cover it without gaps or overlaps.
+// Checks that the tensors, in order of their offsets, cover the file's data without gaps or overlaps.
+//   data, data_bytes  offset and size of the data in the file
 static enum status check_coverage(const struct safetensors *file, uint64_t data, uint64_t data_bytes) {
     uint64_t covered = 0;
     for (int i = 0; i < file->n_tensors; i++) {
@@ -192,7 +197,7 @@ static enum status check_length(const struct safetensors *file, uint64_t length)
     if (length > file->bytes - LENGTH_BYTES)
         return FAIL(STATUS_INVALID,
                     "%s: the header of %" PRIu64 " bytes is longer than the file of %" PRIu64
-                    "; it may be cut short",
+                    " bytes, which may be cut short",
                     file->path, length, file->bytes);
     return STATUS_OK;
 }
@@ -248,7 +253,7 @@ void safetensors_close(struct safetensors *file) {
     *file = (struct safetensors){.descriptor = -1};
 }
 
-// ---- elements
+// ---- reading elements
 
 enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor, size_t first,
                              size_t n, void *out) {
@@ -256,7 +261,8 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
 }
 
 float safetensor_value(const struct safetensor *tensor, const uint8_t *elements, size_t i) {
-    // The second letter distinguishes F32, F64, F16 and BF16. memcpy, because the data is unaligned.
+    // The second letter of the dtype distinguishes F32, F64 and the 16-bit types. The data is unaligned, so
+    // it is copied.
     switch (tensor->dtype[1]) {
     case '3': {
         float value;
@@ -281,7 +287,7 @@ float safetensor_value(const struct safetensor *tensor, const uint8_t *elements,
 static const char *const written_types[N_COMPUTE_DTYPES] = {
     [DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
 
-// Returns the size of a tensor to be written; STATUS_INVALID if it overflows.
+// Computes how many bytes a tensor to be written has. STATUS_INVALID: the number overflows.
 static enum status source_bytes(const char *path, const struct safetensors_source *source, size_t *bytes) {
     *bytes = dtype_size(source->type);
     for (int i = 0; i < source->n_dims; i++)
@@ -312,7 +318,7 @@ static enum status make_header(struct text *header, const char *path,
     while (header->length % HEADER_ALIGNMENT != 0)
         text_add(header, " ");
     if (header->length > SAFETENSORS_MAX_HEADER)
-        return FAIL(STATUS_INVALID, "cannot write %s: a header of %zu bytes, at most %d allowed", path,
+        return FAIL(STATUS_INVALID, "cannot write %s: its header has %zu bytes, at most %d are allowed", path,
                     header->length, SAFETENSORS_MAX_HEADER);
     return STATUS_OK;
 }

@@ -1,5 +1,7 @@
-// safetensors files: header length (u64), JSON header (name -> dtype, shape, data_offsets), data. Everything
-// in a file is validated: lengths, overlaps, gaps, overflow, duplicate names. Each tensor is read on request.
+// Reads and writes safetensors files. Such a file has the header's length (u64), a JSON header (name ->
+// dtype, shape, data_offsets), and the data of the tensors. Opening a file reads and checks only its
+// header: lengths, overlaps, gaps, overflow, duplicate names. A tensor's data is read when safetensors_read
+// is called.
 #ifndef ZERO_MODEL_FORMATS_SAFETENSORS_H
 #define ZERO_MODEL_FORMATS_SAFETENSORS_H
 
@@ -28,7 +30,7 @@ struct safetensors {
     char *path;
     int descriptor;
     uint64_t bytes;             // size of the file
-    struct safetensor *tensors; // in order of their data
+    struct safetensor *tensors; // in order of their data in the file
     int n_tensors;
 };
 
@@ -42,17 +44,21 @@ void safetensors_close(struct safetensors *file);
 // truncated since it was opened, or cannot be read.
 enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor, size_t first,
                              size_t n, void *out) MUST_CHECK;
-// Returns element i of the bytes read, as fp32. The tensor must be F32, F16, BF16 or F64.
+// Returns an element as fp32. The tensor must be F32, F16, BF16 or F64.
+//   elements  bytes that safetensors_read has read from the tensor
+//   i         index of the element in them
 float safetensor_value(const struct safetensor *tensor, const uint8_t *elements, size_t i);
 
-// Writes a file of tensors, in the order given. `write` writes a tensor's data: as many bytes as its shape
-// and dtype need, little-endian and row-major. The file appears under its name only when it is complete.
+// A tensor to write.
 struct safetensors_source {
     const char *name;
     enum dtype type; // a compute type
     int n_dims;
     int64_t shape[SAFETENSORS_MAX_DIMS];
 };
+// Writes a file of tensors, in the order given. The file appears under its name only when it is complete.
+//   write  called once for each tensor, by its index in `tensors`. Must write the tensor's data: as many
+//          bytes as its shape and dtype need, little-endian and row-major
 enum status safetensors_write(const char *path, const struct safetensors_source *tensors, int n_tensors,
                               enum status (*write)(void *context, int tensor, struct file_writer *writer),
                               void *context) MUST_CHECK;

@@ -118,7 +118,7 @@ class Data(CommandCase):
     def test_shard_shorter_than_one_sequence(self):
         config = self.tiny_config()
         write_shard(self.folder / 'tokens.bin', [1] * 30)
-        self.refuses(config, says=['data.train', 'no sequence of train.seq_len 32 + 1 tokens'])
+        self.refuses(config, says=['data.train', 'no sequence of 32 + 1 tokens (train.seq_len + 1)'])
 
 
 class Overwriting(CommandCase):

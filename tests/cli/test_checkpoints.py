@@ -107,7 +107,7 @@ class Verify(CheckpointCase):
             flip(path / f'rank-0000{rank}.bin', 0)
             lines = self.verified(self.folder / 'run', code=2)
             self.assertIn(f'{n} of 3', self.message)
-            self.assertIn(str(checkpoints[2 - n]) if n < 3 else 'no good one', self.message)
+            self.assertIn(str(checkpoints[2 - n]) if n < 3 else 'no good checkpoint', self.message)
             self.assertEqual([name for name, line in lines.items() if 'damaged' in line],
                              [path.name for path in checkpoints[3 - n:]])
             self.assertIn(f'rank-0000{rank}.bin', lines[path.name])
@@ -169,7 +169,7 @@ class Unreadable(CheckpointCase):
                 self.assertIn('cannot be verified', lines[self.newest.name])
                 self.assertIn('step-00000004', self.message)
                 lines = self.verified(self.newest, code=1)
-                self.assertIn('is not known', self.message)
+                self.assertIn('it is unknown', self.message)
                 path.unlink()
                 good.rename(path)
                 self.assertEqual(sorted(path.name for path in self.newest.parent.iterdir()), names)

@@ -116,7 +116,7 @@ class ChangedData(DataCase):
         self.run_train(config)
         self.assertEqual(len(self.record()['train']['entries']), 750)
         self.shard('s1001.bin', 2, n=70)
-        self.refuses_resume(config, 'now 1500 of 105000', 'among shards 1001 to 1002 (s1000.bin, ...) one has changed')
+        self.refuses_resume(config, 'now 1500 of 105000', 'at least one of shards 1001 to 1002 (s1000.bin, ...) has changed')
 
 
 @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')

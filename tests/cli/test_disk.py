@@ -144,7 +144,7 @@ class FailingCalls(DiskCase):
         out = self.run_train('checkpoint', 'verify', 'run', environment=self.faulty(prunes='step-00000005')).out
         self.assertRegex(out, r'^[^\n]*step-00000006: [^\n]*: ok\n$')
         self.refuses('checkpoint', 'verify', 'run/checkpoints/step-00000006', code=1,
-                     environment=self.faulty(prunes='step-00000006'), says=['was removed before it could be read'])
+                     environment=self.faulty(prunes='step-00000006'), says=['removed each checkpoint before it could be read'])
 
     def test_a_slow_flush_is_not_a_hang(self):
         """The other rank waits for three times as long as a rank may hang, and the disk is named."""
@@ -243,7 +243,9 @@ class Folder(DiskCase):
         config = self.config()
         self.run_train(config)
         run = self.folder / 'run'
-        left = ['config.json.tmp-123', 'metrics.jsonl.tmp-7', '.meeting-1-2', 'checkpoints/.tmp-removed-step-00000003']
+        left = ['config.json.tmp-123', 'metrics.jsonl.tmp-7', '.meeting-1-2', '.tmp-probe-0', 'samples/.tmp-probe-1',
+                'checkpoints/.tmp-removed-step-00000003']
+        (run / 'samples').mkdir(exist_ok=True)
         for name in left:
             (run / name).mkdir() if 'step' in name else (run / name).touch()
         (run / 'notes.tmp-1').touch()  # not a run's

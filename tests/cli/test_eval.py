@@ -326,7 +326,7 @@ class Runs(CommandCase):
         self.assertEqual([line['step'] for line in self.task_lines('run')], [2, 4, 6])
         write_items(texts, self.lambada()[0][:3])
         changed = self.run_train(config, 'train.max_steps=7')
-        self.assertIn('the items of the task lambada have changed (6, now 3)', changed.error)
+        self.assertIn('the items of the task lambada have changed (6 before, 3 now)', changed.error)
         self.assertIn('before step 6', changed.error)
 
     @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')

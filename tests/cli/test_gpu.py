@@ -133,7 +133,7 @@ class Resuming(GpuCase):
                 self.run_train(config, f'device={first}', 'train.max_steps=3', f'run.dir={run}')
                 resumed = self.run_train(config, f'device={second}', f'run.dir={run}')
                 self.assertRegex(resumed.out + resumed.error,
-                                 r'the checkpoint is of a run by .*; now by .*: results are equal up to rounding')
+                                 r'the checkpoint is of a run with .*; now with .*: results are equal up to rounding')
                 for here, there in zip(self.metrics(run), self.metrics('whole')):
                     self.assertLessEqual(relative(here['loss'], there['loss']), 1e-5)
 
@@ -355,7 +355,7 @@ class Ranks(GpuCase):
                          r'error: device "auto" is a GPU on rank 0 \(.*sm_\d+.* and the CPU on rank 1 \(.*oneDNN')
         if SIMULATED:
             self.assertRegex(ranks('CUDASIM_CAPABILITY=8.6', code=0),
-                             r'warning: rank 0 computes by .*sm_\d+, .*, and rank 1 by .*sm_86')
+                             r'warning: rank 0 computes with .*sm_\d+, .*, and rank 1 with .*sm_86')
 
     def test_the_vocabulary_is_padded_by_whatever_follows_it(self):
         """lm_head's products read a row beyond wte: wpe, a gap in stage 3's slot, or other persistent tensors."""

@@ -87,7 +87,7 @@ class Training(AttentionCase):
         for environment in {}, self.OLDER:
             plan('auto', *short, name='flash', environment=environment)
         plan('auto', *short, 'data.mask_documents=true', 'data.tokenizer=bytes', name='flash')
-        self.assertIn("attention: auto; the workspace has room for cuDNN's", self.run_train(
+        self.assertIn('attention: auto; the workspace has room for cuDNN', self.run_train(
             'plan', config, '--ranks', 1, '--device-memory', '8G', wide).out)
 
 
@@ -141,7 +141,7 @@ class Choice(AttentionCase):
         self.refuses_to_train('attention=cudnn', says=('attention is cudnn', '9.12.0 or newer is needed', 'install cuDNN 9'))
         self.refuses_to_train('attention=cudnn', *wide, environment=CUDNN, says=('attention is cudnn', 'head dimensions above 128'))
         self.refuses_to_train('attention=cudnn', 'precision.compute=fp32', environment=CUDNN, says=('precision.compute is fp32',))
-        self.refuses_to_train('attention=cudnn', 'device=cpu', environment=CUDNN, says=('the run on the CPU',))
+        self.refuses_to_train('attention=cudnn', 'device=cpu', environment=CUDNN, says=('the run computes on the CPU',))
         lines = self.attention_lines(self.train(*wide, environment=CUDNN))
         self.assertEqual(len(lines), 1, lines)
         self.assertIn('attention: flash; cuDNN is not used: forward: ', lines[0])

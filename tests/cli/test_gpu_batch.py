@@ -96,7 +96,7 @@ class MicroBatch(CommandCase):
         text = self.run_train('plan', config, '--device-memory', '64M', '--ranks', 1).out
         self.assertIn('micro_batch_size 24: all sequences of a rank\'s step', text)
         text = self.run_train('plan', config, '--ranks', 1, environment={'CUDASIM_NO_DEVICE': '1'}).out
-        self.assertIn('micro_batch_size is left open, for the GPU\'s memory to decide: 4 is a CPU\'s', ' '.join(text.split()))
+        self.assertIn('micro_batch_size is left open, and depends on the GPU\'s memory: 4 is the choice for a CPU', ' '.join(text.split()))
 
 
 @unittest.skipUnless(SIMULATED, 'sets the name of the GPU')
@@ -104,7 +104,7 @@ class Utilization(CommandCase):
     def test_of_the_dense_peak_where_it_is_known(self):
         config = self.tiny_config(device='cuda', precision={'compute': 'bf16'}, train={'max_steps': 2})
         process = self.run_train(config, 'run.profile=true', environment={'CUDASIM_NAME': 'NVIDIA H100 PCIe', 'CUDASIM_MEMORY': '64M'})
-        self.assertIn('utilization (MFU) is of the dense peak, 756500 GFLOP/s', process.error)
+        self.assertIn('utilization (MFU) is relative to the dense peak, 756500 GFLOP/s', process.error)
         self.assertRegex(process.error, r'step 2/2 .*  0% MFU, \d+% of GEMM')
         self.assertIn('% of the dense peak', process.error)
         for step in self.metrics():
@@ -117,7 +117,7 @@ class Utilization(CommandCase):
         config = self.tiny_config(device='cuda', precision={'compute': 'bf16'}, train={'max_steps': 2})
         for device in 'cuda', 'cpu':
             process = self.run_train(config, f'device={device}', f'run.dir={device}')
-            self.assertEqual('the dense peak of this GPU is not known: utilization is of the measured GEMM rate' in process.error,
+            self.assertEqual('the dense peak of this GPU is not known: utilization is relative to the measured GEMM rate' in process.error,
                              device == 'cuda')
             self.assertRegex(process.error, r'step 2/2 .* [^,]  \d+% of GEMM|step 2/2 .*ms  \d+% of GEMM')
             for step in self.metrics(device):

@@ -37,7 +37,7 @@ class Documents(DocumentCase):
     def test_cudnn_is_not_used(self):
         config = self.gpu_config(train={'max_steps': 1}, precision={'compute': 'bf16'})
         process = self.run_train(config, environment={'CUDASIM_CUDNN': '91900'})
-        self.assertEqual(process.error.count('attention: flash; cuDNN is not used: it knows no documents (data.mask_documents)'), 1)
+        self.assertEqual(process.error.count('attention: flash; cuDNN is not used: it cannot mask documents (data.mask_documents)'), 1)
 
 
 if __name__ == '__main__':

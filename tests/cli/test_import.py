@@ -96,7 +96,7 @@ class HuggingFace(ImportCase):
         self.assertEqual(self.warnings, [])
         self.write(folder, {**data, 'lm_head.weight': (dtype, shape, values[4:] + values[:4])})
         self.assertNotEqual(self.loss(folder), usual)
-        self.assertIn('not the embedding', self.warnings[0])
+        self.assertIn('differs from the embedding', self.warnings[0])
         self.write(folder, {k: ('F64', v[1], struct.pack(f'<{len(v[2]) // 4}d', *struct.unpack(f'<{len(v[2]) // 4}f', v[2])))
                             for k, v in data.items()}, metadata=None)
         self.assertEqual(self.loss(folder), usual)
@@ -262,8 +262,8 @@ class Tokenizers(ImportCase):
         (folder / 'generation_config.json').write_text(json.dumps({'eos_token_id': 2, 'temperature': 0.6, 'top_p': None}))
         self.encode('llama2', 'a')
         said = '\n'.join(self.warnings)
-        for part in ('tokenizer.json has keys that are not read here: "truncation"', '"unheard"', '"add_bos_token"', '"add_eos_token"',
-                     'tokenizer_config.json has keys that are not read here: "novel"', 'generation_config.json has keys that are not read here: "temperature"'):
+        for part in ('tokenizer.json has keys that this program ignores: "truncation"', '"unheard"', '"add_bos_token"', '"add_eos_token"',
+                     'tokenizer_config.json has keys that this program ignores: "novel"', 'generation_config.json has keys that this program ignores: "temperature"'):
             self.assertEqual(said.count(part), 1, (part, said))
         self.assertEqual(len(self.warnings), 6, said)
 

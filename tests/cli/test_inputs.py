@@ -174,7 +174,7 @@ class Prompts(InputCase):
             self.assertEqual(self.prompts(name), ['ab', '', 'a\r\nb'])
         self.assertEqual(self.prompts('-', '--field', 'question', text='{"question": "ab"}'), ['ab'])
         self.refuses('generate', MODEL, '--tokenizer', 'bytes', '--prompts', 'p.jsonl', '--field', 'question',
-                     says=['p.jsonl:1 has no "question", only: "prompt"'])
+                     says=['p.jsonl:1: the object has no member "question" (its members: "prompt")'])
 
     def test_interactive(self):
         out = [self.run_train('generate', MODEL, '--tokenizer', 'bytes', '--device', 'cpu', '--interactive', '--tokens', 8,
@@ -201,7 +201,7 @@ class RawIds(InputCase):
         self.write('few.bin', b'aabbccdd')
         self.assertEqual(self.raw('few.bin')[0], b'aabbccdd')
         self.write('long.bin', TEXT)
-        self.refuses('tokenize', '--raw', 'long.bin', '--out', 'raw', says=['is text', 'give --dtype too'])
+        self.refuses('tokenize', '--raw', 'long.bin', '--out', 'raw', says=['is text', 'add --dtype'])
         data, error = self.raw('long.bin', '--dtype', 'uint16')
         self.assertEqual(data, TEXT.encode())
         self.assertIn('long.bin looks like text, and is read as token ids', error)
@@ -237,7 +237,7 @@ class Sequences(InputCase):
         self.shards('a', [32] * 9 + [40])
         self.shards('b', [3001])
         config = self.tiny_config(train={'seq_len': 32, 'max_steps': 1, 'train_batch_size': 1, 'micro_batch_size': 1})
-        some = 'data.train[0] a-*.bin: 1 sequence of 32 tokens, 32 of 328 tokens; 296 (90 %) left out: what remains of each shard'
+        some = 'data.train[0] a-*.bin: 1 sequence of 32 tokens, 32 of 328 tokens; 296 (90 %) left out: the rest of each shard'
         few = 'data.train[1] b-*.bin: 93 sequences of 32 tokens, 2976 of 3001 tokens; 25 (0.83 %) left out'
         for command in ['check', config], [config]:
             error = self.run_train(*command, 'data.train=[{"path": "a-*.bin"}, {"path": "b-*.bin"}]', 'data.val=b-000.bin').error

@@ -123,7 +123,7 @@ class Changed(MixtureCase):
         other = f'data.train={json.dumps(self.mixture(1, 1)[:1])}', 'train.max_steps=9'
         self.refuses(config, *other, says=['shard 2 (b-train.bin) is gone'])
         plain = f'data.train={json.dumps([s["path"] for s in self.mixture()])}', 'train.max_steps=9'
-        self.refuses(config, *plain, says=['the shards are in 1 source instead of 2'])
+        self.refuses(config, *plain, says=['the shards are divided into 1 source instead of 2'])
         process = self.run_train(config, *again, 'checkpoint.accept_new_data=true')
         self.assertIn('50 % of sequences', process.error)
         self.assertEqual(len(self.metrics()), 9)

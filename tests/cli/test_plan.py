@@ -75,7 +75,7 @@ class Plan(CommandCase):
             # A further micro-batch reads the gradients of weights that it adds to, and adds those of biases.
             self.assertEqual(sum(row['bytes'] for row in further) - sum(row['bytes'] for row in first),
                              4 * (12 * L * C * C + V * C) + 12 * 9 * L * C)
-            self.assertIn(f'Launches per micro-batch: {launches[0]}, after a step\'s first {launches[1]}; ',
+            self.assertIn(f'Launches per micro-batch: {launches[0]} in the first of a step, {launches[1]} in the others; ',
                           self.run_train('plan', *words).out)
 
     def test_table_and_json_agree(self):
@@ -153,10 +153,10 @@ class Plan(CommandCase):
         self.assertEqual(list(self.tables(out)), [1, 4])
         refused = [line for line in out.splitlines() if line.startswith('3 ranks')]
         self.assertEqual(len(refused), 1)
-        self.assertIn('train.train_batch_size 8 does not divide by 3 ranks', refused[0])
+        self.assertIn('train.train_batch_size 8 is not divisible by 3 ranks', refused[0])
         plans = self.plan(config, '--ranks', '1,3,4')['plans']
         self.assertEqual([p.get('gradient_accumulation_steps') for p in plans], [4, None, 1])
-        self.assertIn('does not divide', plans[1]['refused'])
+        self.assertIn('is not divisible', plans[1]['refused'])
         self.refuses('plan', config, '--ranks', '3,5', says=['train.train_batch_size', '3 ranks'])
 
     def test_where_sizes_come_from(self):
@@ -439,8 +439,8 @@ class Fit(CommandCase):
         config = self.tiny_config(train={'train_batch_size': 8})
         one, three = self.fit(config, '--ranks', '1,3')
         self.assertTrue(one['proposals'])
-        self.assertIn('does not divide', three['refused'])
-        self.refuses('plan', config, '--fit', '--ranks', '3', says=['does not divide'])
+        self.assertIn('is not divisible', three['refused'])
+        self.refuses('plan', config, '--fit', '--ranks', '3', says=['is not divisible'])
 
     def test_bad_arguments(self):
         config = self.tiny_config()

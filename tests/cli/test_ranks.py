@@ -534,7 +534,7 @@ class Together(RankCase):
             return found
         stage, bucket = 'zero_optimization.stage={}'.format, 'zero_optimization.reduce_bucket_size={}'.format
         whole = words(stage(1))
-        most = int(re.fullmatch(r'after computing: zero_optimization.reduce_bucket_size=500000000 holds the model; at most (\d+) .*', whole)[1])
+        most = int(re.fullmatch(r'after computing: zero_optimization.reduce_bucket_size=500000000 puts the model into one bucket; with at most (\d+), .*', whole)[1])
         self.assertTrue(words(stage(0), bucket(most + 1)).startswith('after computing'))
         for overrides in (stage(0), bucket(most)), (stage(1), bucket(most)), (stage(2),), (stage(3),):
             self.assertEqual(words(*overrides), 'while computing', overrides)

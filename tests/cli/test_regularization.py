@@ -72,7 +72,7 @@ class SameRun(ScheduleCase):
         losses = []
         for run, overrides in ('plain', ()), ('regularized', OPTIONS):
             process = self.run_train(config, f'run.dir={self.folder / run}', *overrides)
-            self.assertEqual('the training loss is with dropout 0.2, label smoothing 0.1, z-loss 0.001; evaluations are without' in process.error,
+            self.assertEqual('the training loss includes dropout 0.2, label smoothing 0.1, z-loss 0.001; evaluations do not' in process.error,
                              bool(overrides))
             lines = map(json.loads, (self.folder / run / 'metrics.jsonl').read_text().splitlines())
             losses.append(([line['val_loss'] for line in lines if 'val_loss' in line], self.metrics(run)[0]['loss']))

@@ -364,7 +364,7 @@ class InABrowser(FollowedCase):
         self.assertIn('grown ends at 24', charts['Batch size'])
         self.assertIn('grown ends at 40', charts['Gradient noise scale'])
         self.assertIn('regularized', browser.value('document.querySelector(".chart .top").innerText'))
-        self.assertIn('the training loss is with label smoothing 0.1; the validation loss is without', browser.value('document.getElementById("notes").innerText'))
+        self.assertIn('the training loss includes label smoothing 0.1; the validation loss does not', browser.value('document.getElementById("notes").innerText'))
         self.assertEqual(browser.complaints, [])
 
     def test_notes_of_runs_that_diverged(self):

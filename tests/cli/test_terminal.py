@@ -83,7 +83,7 @@ class Terminal(CommandCase):
         self.process.send_signal(signal.SIGINT)
         text = self.read_until(lambda text: False)
         self.assertEqual(self.process.wait(timeout=60), 128 + signal.SIGINT)
-        self.assertRegex(text, 'finishing (this step|what is under way|checkpoint).*; again to stop at once\r\n')
+        self.assertRegex(text, 'finishing (this step|the current work|checkpoint).*; a second signal stops at once\r\n')
         self.assertIn('; resume with: ./train', text)
         self.assertGreaterEqual(len(self.checkpoints()), min(before, 1))
 
@@ -126,7 +126,7 @@ class Terminal(CommandCase):
         self.assertRegex(text, r'\rstep 0/3  micro-batch \d+/100000  ')
         self.process.send_signal(signal.SIGINT)
         text = self.read_until(lambda text: 'at once\r\n' in text)  # the end of a line can come in a read of its own
-        self.assertRegex(text, r'finishing this step \(about (\d+ s|[\d:]+)\); again to stop at once\r\n')
+        self.assertRegex(text, r'finishing this step \(about (\d+ s|[\d:]+)\); a second signal stops at once\r\n')
         time.sleep(0.6)  # two signals within half a second are one request
         self.process.send_signal(signal.SIGINT)
         text = self.read_until(lambda text: False)

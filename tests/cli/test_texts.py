@@ -66,7 +66,7 @@ class Raw(CommandCase):
         # a model without a tokenizer is evaluated with that of the shards
         model = GOLDEN / 'gpt2-tiny'
         evaluated = self.run_train('eval', model, '--data', 'out/val-00000.bin', '--device', 'cpu')
-        self.assertIn('tokenizer: bytes, that of out/val-00000.bin', evaluated.error)
+        self.assertIn('tokenizer: bytes, which made out/val-00000.bin', evaluated.error)
         self.assertIn('bits per byte', evaluated.out)
         evaluated = self.run_train('eval', model, '--data', model / 'tokens.bin', '--device', 'cpu')
         self.assertIn('bits per byte need a tokenizer', evaluated.error)
@@ -80,7 +80,7 @@ class Raw(CommandCase):
         for name, says in (GOLDEN / 'gpt2-tiny' / 'model.safetensors', 'is a safetensors file'), ('out/meta.json', 'is text'):
             self.refuses(*raw, name, says=[says, 'expected token ids of 2 bytes without a header'])
         self.assertIn('  validation: 1000 tokens in 1 shard\n  tokenizer: bytes (257 ids', self.run_train('inspect', 'out').out)
-        self.refuses('inspect', 'val.bin', says=['perhaps', './train tokenize --raw val.bin'])
+        self.refuses('inspect', 'val.bin', says=['if it holds token ids', './train tokenize --raw val.bin'])
         self.assertIn('removed 1 older shard of out', self.run_train(*arguments[:3], '--out', 'out').error)
 
 

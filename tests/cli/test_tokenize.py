@@ -172,7 +172,7 @@ class Inputs(TokenizeCase):
 class BadInput(TokenizeCase):
     def test_lines(self):
         good = json_lines(documents(20))
-        for bad, says in (('{"text": "a', 'x.jsonl:21:'), ('{"txt": "a"}', 'x.jsonl:21 has no "text", only: "txt"'),
+        for bad, says in (('{"text": "a', 'x.jsonl:21:'), ('{"txt": "a"}', 'x.jsonl:21: the object has no member "text" (its members: "txt")'),
                           ('{"text": 5}', 'x.jsonl:21: "text" is not a string'), ('["a"]', 'x.jsonl:21: expected a JSON object'),
                           ('plain text', 'x.jsonl:21:1:'), (b'{"text": "\xff"}', 'x.jsonl:21:11: byte 0xff is not UTF-8')):
             self.write('x.jsonl', good.encode() + (bad if isinstance(bad, bytes) else bad.encode()) + b'\n' + good.encode())
@@ -185,7 +185,7 @@ class BadInput(TokenizeCase):
             lines[i] = '{}'
         self.write('x.jsonl', '\n'.join(lines))
         for _ in range(3):
-            self.refuses_text('x.jsonl', says=['x.jsonl:901 has no'], environment={'OMP_NUM_THREADS': '4'})
+            self.refuses_text('x.jsonl', says=['x.jsonl:901: the object has no'], environment={'OMP_NUM_THREADS': '4'})
 
     def test_files(self):
         self.write('a.parquet', b'PAR1' + bytes(100))
@@ -302,14 +302,14 @@ class Interrupted(TokenizeCase):
         error = process.communicate(timeout=60)[1]
         self.assertEqual(process.returncode, 1, error)
         self.assertIn('cannot replace out/meta.json', error)
-        self.assertIn('the same command keeps the finished shards', error)
+        self.assertIn('run the same command again; it keeps the finished shards', error)
         (self.folder / 'out' / 'meta.json').rmdir()
         self.expect_the_same(*arguments, whole=self.contents('other'))
         # text from a pipe is there once
         self.refuses_text('-', '--field', 'text', *self.again[1:], text=self.long + 'x', says=['standard input:'])
         self.assertTrue(self.contents('out') == self.contents('other'))
         self.path.write_text(self.long + 'x')
-        self.assertIn('the same command keeps', self.refuses_text(*self.again, says=['x.jsonl:']).error)
+        self.assertIn('it keeps the finished shards', self.refuses_text(*self.again, says=['x.jsonl:']).error)
         self.path.write_text(self.long)
         self.expect_the_same(keeps=False)
 

@@ -274,7 +274,7 @@ print(json.dumps({key[15:]: value(field) for key, field in fields.items() if key
         refuses('llama3', lambda c: c['pre_tokenizer']['pretokenizers'][0].update(behavior='Removed'), 'pattern')
         refuses('llama3', lambda c: c['post_processor']['processors'][1]['single'].append(c['post_processor']['processors'][1]['single'][0]),
                 'post_processor', 'none after it')
-        refuses('llama3', lambda c: c['model']['vocab'].pop('Ġplugh'), 'without gaps')
+        refuses('llama3', lambda c: c['model']['vocab'].pop('Ġplugh'), 'ids must have no gaps')
         refuses('qwen2', lambda c: c.update(normalizer={'type': 'NFKC'}), 'normalizer is NFKC')
         refuses('smollm', lambda c: c['pre_tokenizer']['pretokenizers'][0].update(individual_digits=False), 'pre_tokenizer is Sequence')
         refuses('llama2', lambda c: c.update(pre_tokenizer={'type': 'Metaspace'}), 'pre_tokenizer is Metaspace')

@@ -290,7 +290,7 @@ class Minutes(CommandCase):
         minutes = f'{2 * self.pacing(self.checkpoints("longer")[-1])["spent_s"] / 60:.3g}'  # a busy machine spends more than was given
         error = self.run_train(config, f'train.max_minutes={minutes}', 'run.dir=longer').error
         self.assertIn(f'train.max_minutes was 0.02 and is now {minutes}', error)
-        self.assertRegex(error, rf'step {steps + 1} trains at the rate [0-9.e-]+ instead of [0-9.e-]+\n')
+        self.assertRegex(error, rf'step {steps + 1} trains at the learning rate [0-9.e-]+ instead of [0-9.e-]+\n')
         self.assertGreater(len(self.curve('longer')), steps)
         self.assertNotIn('1000000000', error)  # train.max_steps, which nobody gave
 

@@ -59,7 +59,7 @@ class Formats(WeightsCase):
         self.refuses(self.config, says=['hf/model-00002-of-00003.safetensors', 'No such file'])
         (self.model / 'kept').rename(part)
         self.refuses(self.config, 'model.init_from=hf/model-00002-of-00003.safetensors', says=[
-            'hf/model-00002-of-00003.safetensors is file 2 of 3 of a set; give the folder of all of them, hf/'])
+            'hf/model-00002-of-00003.safetensors is file 2 of 3; give the folder that has all of them: hf/'])
         good = json.loads(index.read_text())
         name = sorted(good['weight_map'])[1]
         for file in '../kept.safetensors', 'x.bin', 5:
@@ -207,14 +207,14 @@ class Tokenizers(WeightsCase):
         refuses('byte_fallback', model={'byte_fallback': True})
         refuses('its normalizer is Lowercase', normalizer={'type': 'Lowercase'})
         refuses('its pre_tokenizer is Sequence, expected ByteLevel', pre_tokenizer={'type': 'Sequence', 'pretokenizers': []})
-        refuses('its pre_tokenizer is ByteLevel, with a space before the text', pre_tokenizer={'type': 'ByteLevel', 'add_prefix_space': True})
-        refuses('merge 2', 'is not of two tokens that make a third', merges=[*self.merges[:2], ['t', 'zz']])
+        refuses('its pre_tokenizer is ByteLevel, expected "add_prefix_space" false', pre_tokenizer={'type': 'ByteLevel', 'add_prefix_space': True})
+        refuses('merge 2', 'does not join two tokens into a third', merges=[*self.merges[:2], ['t', 'zz']])
         refuses('post_processor', post_processor={'type': 'BertProcessing'})
         refuses('its decoder is WordPiece', decoder={'type': 'WordPiece'})
         first = {token: (id + 1) % len(self.vocab) for token, id in self.vocab.items()}
         refuses('none of its added tokens is <|endoftext|>', vocab=first, added_tokens=[])
         refuses('none of its added tokens', added_tokens=[{'id': len(self.vocab), 'content': '[PAD]'}])
-        refuses('count up without gaps', vocab={**self.vocab, 'Ġzz': 500})
+        refuses('ids must have no gaps', vocab={**self.vocab, 'Ġzz': 500})
         refuses('byte alphabet', vocab={**self.vocab, ' ': len(self.vocab) - 1, '<|endoftext|>': len(self.vocab)},
                 added_tokens=[])
 

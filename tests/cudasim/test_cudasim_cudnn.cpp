@@ -175,7 +175,7 @@ void test_loading(void **) {
     assert_non_null(strstr(reason, "no function cudnnGetVersion"));
     setenv("CUDASIM_CUDNN", "90700", 1);
     assert_false(cudnn_load(nullptr, &other, reason, sizeof reason));
-    assert_string_equal(reason, "it is cuDNN 9.7.0, and 9.12.0 or newer is needed");
+    assert_string_equal(reason, "its version is 9.7.0, and 9.12.0 or newer is needed");
     setenv("CUDASIM_CUDNN", "91900", 1);
 }
 

@@ -10,7 +10,7 @@
 #include "data/shard.h"
 #include "options/option.h"
 
-// ---- the tokenizer
+// ---- the tokenizer and the vocabulary
 
 // Opens the first shard of data.train. Returns false if that fails.
 static bool open_first_shard(const struct config *config, struct shard *shard) {
@@ -56,7 +56,7 @@ static bool matches(const char *pattern) {
     return found;
 }
 
-// Finds the last "train" in the file name; NULL if there is none.
+// Returns the last "train" in the path's file name; NULL if there is none.
 static const char *find_word(const char *path) {
     const char *slash = strrchr(path, '/'), *found = NULL;
     for (const char *at = slash ? slash + 1 : path; (at = strstr(at, "train")); at++)
@@ -89,7 +89,7 @@ static bool holds(const struct file_list *list, const char *path) {
     return false;
 }
 
-// Finds the validation shards of a source of data.train; none if no such files exist.
+// Adds the patterns of the validation shards of a source of data.train to `val`; nothing if there are none.
 static void follow_source(const struct file_list *train, struct file_list *val) {
     for (int i = 0; i < train->n_paths; i++) {
         char *pattern = follow(train->paths[i]);
@@ -99,7 +99,8 @@ static void follow_source(const struct file_list *train, struct file_list *val) 
     }
 }
 
-// Sets data.val. Sources keep their weights; sources without validation shards are left out.
+// Sets data.val to the validation shards beside data.train. Sources keep their weights; those without
+// validation shards are left out.
 static void apply_val(struct config *config) {
     const struct config_sources *train = &config->data.train;
     struct config_sources val = {.list = allocate((size_t)train->n, sizeof *val.list)};
@@ -116,7 +117,8 @@ static void apply_val(struct config *config) {
     config->data.val = val;
 }
 
-// Whether there are validation shards depends on the files, so a config without data.val is not refused.
+// Warns if the config gives options for evaluations, but there is no validation data. The config is not
+// refused, because whether there are validation shards depends on the files.
 static void warn_of_no_validation(const struct config *config) {
     static const char *const names[] = {"train.eval_every", "train.eval_steps", "train.eval_final_steps"};
     struct text list = {0};

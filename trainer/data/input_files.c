@@ -9,8 +9,10 @@
 
 #define END_BYTES 65536 // bytes from the start and from the end of a file that its checksum covers
 
-// Describes what is at a path. Weights from further training differ everywhere, so a checksum of both ends is
-// enough.
+// Describes the state of a file: "is missing", "is there" or, if `checked`, its size and a checksum. The
+// checksum covers only the first and last bytes. That is enough to tell two versions of weights apart,
+// because training changes weights everywhere.
+//   text   memory for the result
 static const char *state_of(const char *path, bool checked, char text[64]) {
     static char ends[2 * END_BYTES];
     int descriptor;
@@ -55,7 +57,7 @@ void input_files_add_config(struct text *files, const struct config *config) {
     add_sources(files, "data.val", &config->data.val);
     if (config->data.tokenizer[0])
         input_files_add(files, "data.tokenizer", config->data.tokenizer, false);
-    for (int i = 0; i < config->eval.tasks.n_paths; i++) { // KIND=FILE
+    for (int i = 0; i < config->eval.tasks.n_paths; i++) { // each is KIND=FILE
         const char *file = strchr(config->eval.tasks.paths[i], '=');
         if (file)
             input_files_add(files, "eval.tasks", file + 1, false);

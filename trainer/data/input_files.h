@@ -6,10 +6,11 @@
 
 #include "options/config.h"
 
-// Appends the files that match a path or pattern, or that none matches.
-//   checked   with size and checksum, for files whose contents are not compared elsewhere
+// Appends the files that match a path or pattern. If there are none, appends the pattern as a missing file.
+//   option    name of the option that names the files, for messages
+//   checked   true: add size and checksum, for files whose contents are not compared elsewhere
 void input_files_add(struct text *files, const char *option, const char *pattern, bool checked);
-// Appends the files of data.train, data.val, data.tokenizer and eval.tasks, if set.
+// Appends the files of those of data.train, data.val, data.tokenizer and eval.tasks that are set.
 void input_files_add_config(struct text *files, const struct config *config);
 // Compares two lists on the rank of `mine`. Each list begins with a line "HOST:FOLDER/", the place of its
 // rank. STATUS_INVALID: a file is missing or different, here or on rank 0.

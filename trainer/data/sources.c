@@ -55,7 +55,7 @@ static void log_sources(const struct config *config, const struct sources *sourc
     }
 }
 
-#define MUCH_LEFT_OUT 0.05
+#define MUCH_LEFT_OUT 0.05 // from this fraction of a source's tokens on, data_log_sequences warns
 
 void data_log_sequences(const struct sources *sources) {
     for (int i = 0; i < sources->n; i++) {
@@ -71,8 +71,8 @@ void data_log_sequences(const struct sources *sources) {
             log_info("%s", line.data);
         else
             log_warning(
-                "%s: what remains of each shard, and all of those with fewer than train.seq_len %d + 1 "
-                "tokens; make longer shards, or lower train.seq_len",
+                "%s: the rest of each shard, and whole shards with fewer than train.seq_len %d + 1 tokens; "
+                "make longer shards, or lower train.seq_len",
                 line.data, sources->seq_len);
         text_free(&line);
     }
@@ -93,7 +93,7 @@ void data_log_mixture(const struct config *config) {
     sources_free(&sources);
 }
 
-// ---- checking
+// ---- checking shards and their tokenizers
 
 static enum status check_shards(const struct config *config, const char *option,
                                 const struct tokenizer_identity *of_shards,
@@ -130,7 +130,8 @@ enum status data_check_tokenizers(const struct config *config, const struct sour
     return check_shards(config, "data.val", &val->tokenizer, own, path);
 }
 
-//   opened   [out] false: the data is absent or has no sequence, which only gives a warning
+// Opens the sources of data.train or, for validation, of data.val.
+//   opened   [out] false: the data is absent or too short for a sequence, which is logged as a warning
 static enum status open_part(const struct config *config, bool validation, struct sources *sources,
                              bool *opened) {
     struct source_option list[CONFIG_MAX_SOURCES];

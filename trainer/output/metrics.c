@@ -1,4 +1,4 @@
-// Each line is written in one piece and flushed, so that other programs can follow a run.
+// Each line is written to the file as soon as it is complete, so that other programs can follow a run.
 #include "trainer/output/metrics.h"
 
 #include <fcntl.h>
@@ -19,7 +19,8 @@
 
 #define LARGEST_METRICS ((size_t)4 << 30)
 
-// True for a complete line of a step up to steps_done. Also counts the steps without a line before this one.
+// Returns true for a line that is a JSON object of a step up to steps_done. Adds the number of steps between
+// the previous step's line and this one, which have no line, to n_missing.
 static bool keep_line(struct metrics *metrics, const char *line, size_t length, int64_t steps_done) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
@@ -66,13 +67,14 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t st
     return tensorboard_open(&metrics->board, folder);
 }
 
-// Opens a new file if the file was removed. The removed lines are not written again.
+// Opens a new file if another program removed the file. The lines in the old file are not written again.
 static enum status replace_removed(struct metrics *metrics) {
     struct stat info;
     if (fstat(metrics->descriptor, &info) != 0 || info.st_nlink > 0)
         return STATUS_OK;
-    log_warning("%s was removed while the run wrote to it; a new one begins, without the steps before",
-                metrics->path);
+    log_warning(
+        "%s was removed while the run wrote to it; a new file begins, without the lines of earlier steps",
+        metrics->path);
     close(metrics->descriptor);
     return file_open_regular(metrics->path, O_WRONLY | O_CREAT | O_APPEND, &metrics->descriptor);
 }
@@ -133,7 +135,7 @@ void metrics_log_measured(const struct step_metrics *step, int world) {
              world > 1 ? "; the total is of the largest rank, the rest of rank 0" : "");
 }
 
-// Adds the figures that are the same in all steps of a session.
+// Adds the figures that are the same in all steps of a session to the line for sessions.jsonl.
 static void add_constants(struct text *line, const struct step_metrics *step) {
     text_add(line, "\"step\": %" PRId64 ", \"mfu_of\": \"%s\", \"threads\": %d", step->step,
              step->mfu_of_dense_peak ? "dense peak" : "measured GEMM rate", step->threads);
@@ -159,7 +161,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     if (!metrics->has_constants)
         add_constants(&metrics->constants, step);
     metrics->has_constants = true;
-    const enum status constants = write_constants(metrics); // first: readers of a step's line need them
+    // The constants are written first, because readers of the step's line need them.
+    const enum status constants = write_constants(metrics);
     text_add(&line, "{\"step\": %" PRId64 ", \"total_steps\": %" PRId64, step->step, step->total);
     add_number(&line, "wall_time", clock_wall_s());
     add_number(&line, "loss", step->loss);
@@ -273,7 +276,8 @@ enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct ta
 
 void metrics_close(struct metrics *metrics) {
     if (metrics->path && metrics->descriptor >= 0) {
-        // The run may have failed because of unwritten lines; its message stays. The disk may have room now.
+        // Tries again to write lines that could not be written: the disk may have room now. Failures are
+        // ignored, because the first one was reported.
         const enum status written = metrics->lines.length > 0 ? write_lines(metrics) : STATUS_OK,
                           constants = write_constants(metrics);
         (void)written, (void)constants;
@@ -287,7 +291,7 @@ void metrics_close(struct metrics *metrics) {
     *metrics = (struct metrics){0};
 }
 
-// Reads VmHWM. getrusage's ru_maxrss would include the program that started this one.
+// Reads VmHWM, because getrusage's ru_maxrss includes the memory of the program that started this one.
 size_t metrics_peak_memory(void) {
     char line[128];
     unsigned long long kib = 0;

@@ -1,6 +1,9 @@
-// See trainer/output/progress.h. Fields are dropped by their rank if the line is too narrow. Step, loss,
-// tokens/s and time left fit 60 columns. Then follow memory, the micro-batch, the fraction of the GEMM rate,
-// the gradient norm, the learning rate, and the time of a step.
+// If the progress line is too long for the terminal, fields are dropped in reverse order of importance
+// (log_field.rank). The most important come first here:
+// - step, loss, tokens/s and time left, which fit into 60 columns
+// - memory
+// - micro-batch (during the first step as important as the loss)
+// - fraction of the GEMM rate, gradient norm, learning rate, step time
 #include "trainer/output/progress.h"
 
 #include <math.h>
@@ -11,15 +14,16 @@
 #include "base/signals.h"
 #include "base/text.h"
 
-#define REDRAW_S    0.5            // between two redraws within or between steps, on a terminal
-#define LINE_S      60.0           // between two lines, elsewhere
-#define TICK_S      1              // between two polls of the clock
-#define LONG_RUN_S  (14 * 86400.0) // longer than most users would wait
-#define LONG_STEP_S 5.0            // steps of this length are announced before the first one
+// All in seconds.
+#define REDRAW_S    0.5            // minimum time between two redraws within a step, on a terminal
+#define LINE_S      60.0           // minimum time between two lines within a step, elsewhere
+#define TICK_S      1              // time between two calls of progress_tick
+#define LONG_RUN_S  (14 * 86400.0) // for a longer run, the estimate includes advice on shortening it
+#define LONG_STEP_S 5.0            // the estimate is logged if a step takes at least this long
 
 enum { SHORT_TEXT = 20 };
 
-// Formats "20 s", "4:10" or "3d 04h".
+// Formats a duration as "20 s", "4:10" or "3d 04h".
 static const char *rough_duration(char *out, size_t size, double seconds) {
     const double day = 86400;
     if (seconds < 100)
@@ -61,14 +65,14 @@ void progress_free(struct progress *progress) {
     pthread_mutex_destroy(&progress->lock);
 }
 
-// ---- the line
+// ---- the progress line
 
 static int64_t micro_batches_of(const struct progress *progress) {
     return progress->n_micro > 0 ? progress->n_micro : progress->config->train.gradient_accumulation_steps;
 }
 
-// The expected length in seconds of the running step: by its micro-batches, once some are done; at least the
-// time that it has taken so far.
+// Returns the expected seconds of the running step. In the first step of a session it follows from the
+// micro-batches that are done, if any. Otherwise it is step_s, but at least what the step has taken so far.
 static double expected_step_s(const struct progress *progress, double now_s) {
     const double n = (double)micro_batches_of(progress);
     if (progress->phase == PROGRESS_STEP && progress->micro > 0 && !progress->has_last)
@@ -77,8 +81,8 @@ static double expected_step_s(const struct progress *progress, double now_s) {
                                             : progress->step_s;
 }
 
-// The expected seconds for the remaining steps, minus the time that the running step has taken. A single slow
-// step does not count as a measure of later steps.
+// Returns the expected seconds for the remaining steps, minus those that the running step has taken. A
+// running step that is slower than the previous one does not change the estimate of later steps.
 static double expected_left_s(const struct progress *progress, double now_s) {
     const double left = progress->has_last && progress->last.steps_left > 0
                             ? progress->last.steps_left
@@ -144,7 +148,7 @@ void progress_fields(const struct progress *progress, double now_s,
         FIELD(fields[9], 3, "%s left", text);
 }
 
-// Shows the line. The caller holds the lock, so that a tick never overwrites a newer line.
+// Shows the progress line. The caller holds the lock, so that progress_tick never overwrites a newer line.
 static void show(struct progress *progress, double now_s) {
     struct log_field fields[PROGRESS_FIELDS];
     char line[512];
@@ -156,9 +160,9 @@ static void show(struct progress *progress, double now_s) {
         log_info("%s", log_join_fields(fields, PROGRESS_FIELDS, sizeof line, line, sizeof line));
 }
 
-// ---- the course of a run
+// ---- following the run
 
-// Shows the line at most twice a second on a terminal, elsewhere once a minute.
+// Shows the progress line, but at most twice a second on a terminal, and once a minute elsewhere.
 static void show_if_due(struct progress *progress, double now_s) {
     if (now_s - progress->shown_s >= (log_is_terminal() ? REDRAW_S : LINE_S))
         show(progress, now_s);
@@ -206,7 +210,7 @@ void progress_start(struct progress *progress, int64_t done, int64_t total, doub
                      ? "; a smaller train.train_batch_size makes shorter steps, and train.max_minutes fits "
                        "the schedule to a time"
                      : "");
-    if (ticks) // without the thread the line is drawn less often
+    if (ticks) // if this fails, the line is only redrawn less often
         progress->ticks = pthread_create(&progress->thread, NULL, tick_until_end, progress) == 0;
 }
 
@@ -259,7 +263,7 @@ void progress_between(struct progress *progress, const char *what, double now_s)
     pthread_mutex_unlock(&progress->lock);
 }
 
-// ---- signals
+// ---- messages when a signal stops the run
 
 void progress_describe_stop(struct progress *progress, int signal, double now_s, char *line, size_t size) {
     struct text text = {0};
@@ -269,17 +273,17 @@ void progress_describe_stop(struct progress *progress, int signal, double now_s,
     if (progress->phase == PROGRESS_SETUP)
         text_add(&text, "stopping before the first step");
     else if (progress->phase == PROGRESS_BETWEEN)
-        text_add(&text, "finishing %s", progress->what ? progress->what : "what is under way");
+        text_add(&text, "finishing %s", progress->what ? progress->what : "the current work");
     else
         text_add(&text, "finishing this step");
     if (progress->phase == PROGRESS_STEP && step_s > 0)
         text_add(&text, " (about %s)",
                  rough_duration(about, sizeof about, fmax(1, step_s - (now_s - progress->began_s))));
-    text_add(&text, "; again to stop at once");
+    text_add(&text, "; a second signal stops at once");
     if (progress->world > 1 && signal == SIGTERM)
-        text_add(
-            &text,
-            ". After Ctrl-C, mpirun kills the ranks within a second or so; SIGUSR1 to mpirun has no limit");
+        text_add(&text,
+                 ". After Ctrl-C, mpirun kills the ranks within a second or so; to give them more time, "
+                 "send SIGUSR1 to mpirun instead");
     pthread_mutex_unlock(&progress->lock);
     snprintf(line, size, "%s", text.data ? text.data : "");
     text_free(&text);

@@ -1,4 +1,4 @@
-// Paths are built once, at the start. Ranks on other machines see the folder through a shared file system.
+// Ranks on other machines see the folder through a shared file system.
 #include "trainer/output/run_folder.h"
 
 #include <errno.h>
@@ -19,6 +19,7 @@
 
 #define MEETING_SECONDS 2
 #define MEETING_PREFIX  ".meeting-"
+#define PROBE_PREFIX    ".tmp-probe-"
 
 void run_folder_join(struct run_folder *folder, const char *path) {
     *folder = (struct run_folder){.path = file_path("%s", path),
@@ -27,8 +28,8 @@ void run_folder_join(struct run_folder *folder, const char *path) {
                                   .lock = -1};
 }
 
-// Whether the file was left by a run that was killed in run_folder_meet, or while it wrote a file of this
-// folder.
+// True for the name of a file that only a killed run leaves in its folder: a file of run_folder_meet or
+// run_folder_try, or a temporary file (*.tmp-*) that was to replace one of the run's files.
 static bool is_leftover(const char *name) {
     static const char *const written[] = {"config.json", "metrics.jsonl", "events.out.tfevents.",
                                           "profile.json", "trace.json"};
@@ -36,10 +37,11 @@ static bool is_leftover(const char *name) {
     bool is_ours = false;
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         is_ours = is_ours || strncmp(name, written[i], strlen(written[i])) == 0;
-    return strncmp(name, MEETING_PREFIX, sizeof MEETING_PREFIX - 1) == 0 || (is_ours && temporary);
+    return strncmp(name, MEETING_PREFIX, sizeof MEETING_PREFIX - 1) == 0 ||
+           strncmp(name, PROBE_PREFIX, sizeof PROBE_PREFIX - 1) == 0 || (is_ours && temporary);
 }
 
-// Removes leftovers. Nothing reads them, so a failure is only a warning.
+// Removes leftover files (is_leftover) from a folder. Nothing reads them, so a failure is only a warning.
 static void remove_leftovers(const char *path) {
     struct file_list names = {0};
     if (file_list_folder(&names, path) != STATUS_OK)
@@ -89,7 +91,9 @@ static enum status check_replaced(const char *folder) {
     return status;
 }
 
-// Finds the present folder of the locked file; "" if it is not known.
+// Finds the folder in which the locked file is now.
+//   lock    descriptor of the file
+//   place   [out] path of the folder; "": not known
 static void find_moved(int lock, char *place, size_t size) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", lock);
@@ -141,10 +145,11 @@ enum status run_folder_open(struct run_folder *folder) {
     TRY(status);
     TRY(run_folder_check(folder));
     remove_leftovers(path);
+    remove_leftovers(folder->samples);
     return checkpoint_remove_stale(folder->checkpoints);
 }
 
-// Sent by rank 0 to all ranks.
+// What rank 0 sends to all ranks, for run_folder_meet.
 struct meeting_place {
     char name[64];            // name of the file that each rank must find
     char folder[RANKS_PLACE]; // rank 0's folder, for the message
@@ -203,8 +208,8 @@ static enum status try_folder(const char *path, int rank, bool make) {
         TRY(file_make_folders(path));
     else if (!file_is_folder(path))
         return STATUS_OK;
-    // checkpoint_remove_stale removes one that a killed run left.
-    snprintf(name, sizeof name, ".tmp-probe-%d", rank);
+    // If the run is killed here, the next one removes the file (run_folder_open).
+    snprintf(name, sizeof name, PROBE_PREFIX "%d", rank);
     return file_try_folder(path, name);
 }
 

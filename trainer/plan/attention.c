@@ -1,4 +1,4 @@
-// trainer/machine.c makes the ranks of a run agree on the choice.
+// These functions choose for one rank; trainer/machine.c makes the ranks of a run agree.
 #include "trainer/plan/attention.h"
 
 #include <stdio.h>
@@ -8,15 +8,16 @@
 
 // The rule of attention=auto, for heads that cuDNN can compute.
 //
-// Heads of 64 to 128 on compute capability 9.0: measured on an H200 (benchmarks/gpu.md, "Training") with
-// GPT-2 124M, heads of 64 and T = 1024. A step of 64 sequences takes 140.8 ms with cuDNN and 154.6 ms with
-// flash. With cuDNN, attention takes 16 % of a step ("Where a step goes"), so flash takes 1.7 times as long.
-// Flash saves most of RoPE's passes, but these are 0.26 of 9.61 ms in that model (benchmarks/gpu_step.md),
-// less than the tenth of a step that cuDNN saves. FLOPs and bytes of both kernels grow alike with T. With
-// wider heads the FLOPs grow, while the bytes of the score gradients that cuDNN's backward stores stay the
-// same. So wider heads favor cuDNN, narrower ones do not. Other GPUs were not measured.
+// Heads of 64 to 128 on compute capability 9.0: cuDNN is faster. Measured on an H200 (benchmarks/gpu.md,
+// "Training") with GPT-2 124M, heads of 64 and T = 1024: a step of 64 sequences takes 140.8 ms with cuDNN and
+// 154.6 ms with flash. About 19 ms of the former are attention ("Where a step goes"), so flash takes 1.7
+// times as long. Flash saves most of the passes for RoPE, but these take only 0.26 of 9.61 ms
+// (benchmarks/gpu_step.md). With T, FLOPs and bytes of both kernels grow alike. With the head's width the
+// FLOPs grow, but not the bytes of the score gradients that cuDNN's backward stores. So wider heads favor
+// cuDNN even more, and narrower ones may not. Other GPUs were not measured.
 //
-// Wider heads on any GPU: flash multiplies them on CUDA cores, at most at 50 of 755 TFLOP/s (the same page).
+// Heads that are too wide for flash's tensor-core kernels (tensor_core_heads), on any GPU: cuDNN is faster.
+// Flash multiplies such heads on CUDA cores, with at most 50 of the 755 TFLOP/s of tensor cores (gpu.md).
 static bool cudnn_is_faster(const struct device *device, int head_dim) {
     return head_dim > device->tensor_core_heads || (head_dim >= 64 && device->capability == 90);
 }
@@ -56,14 +57,14 @@ enum status attention_choose(struct device *device, const struct config *config,
     if (config->data.mask_documents) {
         out->kernel = CONFIG_ATTENTION_FLASH;
         if (on_gpu && type != DTYPE_F32)
-            snprintf(reason, sizeof out->cudnn.reason, "it knows no documents (data.mask_documents)");
+            snprintf(reason, sizeof out->cudnn.reason, "it cannot mask documents (data.mask_documents)");
     }
     if (out->kernel == CONFIG_ATTENTION_FLASH)
         return STATUS_OK;
     if (!on_gpu || type == DTYPE_F32) {
         snprintf(reason, sizeof out->cudnn.reason, "%s",
-                 on_gpu ? "it computes bf16 and fp16, and precision.compute is fp32"
-                        : "it computes on a GPU, and the run on the CPU");
+                 on_gpu ? "it computes only in bf16 and fp16, and precision.compute is fp32"
+                        : "it needs a GPU, and the run computes on the CPU");
         out->kernel = named;
         return STATUS_OK;
     }

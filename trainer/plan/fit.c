@@ -1,5 +1,5 @@
-// The ladder is a list of rungs; each rung is a change that saves memory. Rungs are taken in order until the
-// plan fits. Then rungs that turn out to be unnecessary are given back, the most expensive first.
+// The ladder is a list of rungs; each rung is a change of the config that saves memory and costs time. Rungs
+// are taken in order until the plan fits. Then unnecessary rungs are undone, the most expensive first.
 #include "trainer/plan/fit.h"
 
 #include <inttypes.h>
@@ -16,28 +16,32 @@
 // ---- the rungs
 
 enum dimension { STAGE, MICRO_BATCH, RECOMPUTE, ATTENTION, OFFLOAD };
+// Levels beyond those of the options. RECOMPUTE: INPUTS_ON_HOST. OFFLOAD: quarters of the optimizer states up
+// to ALL_OFFLOADED, then PARAMS_OFFLOADED.
 enum { INPUTS_ON_HOST = CONFIG_RECOMPUTE_BLOCK + 1, ALL_OFFLOADED = 4, PARAMS_OFFLOADED };
 
-// Each rung raises a dimension to a level, but MICRO_BATCH halves the micro-batch. The order is that of cost.
-// The comments give the cost: how much longer a step takes, in percent.
+// Each rung raises a dimension to a level; those of MICRO_BATCH instead halve the micro-batch. Rungs are in
+// the order of their cost. The comments begin with the cost: by how many percent a step becomes longer.
 static const struct rung {
     enum dimension dimension;
     int level;
-    const char *words; // in the description of a proposal; or NULL
+    const char *words; // text for the description of a proposal; NULL: none
 } rungs[] = {
-    // Below 1: 33.81 and 34.02 ms, benchmarks/gpu_step.md.
+    // Below 1: a step takes 34.02 instead of 33.81 ms (benchmarks/gpu_step.md).
     {RECOMPUTE, CONFIG_RECOMPUTE_ELEMENTWISE, NULL},
-    // 1 and 4, on 2 and 4 ranks: benchmarks/zero.md. Stage 1 costs nothing, stage 0 would cost 12.
+    // 1 for stage 2, 4 for stage 3, each relative to the stage below; on 2 and 4 ranks (benchmarks/zero.md).
+    // Stage 1 has no rung: several ranks start with it, because a step takes 12 percent longer in stage 0.
     {STAGE, 2, NULL},
     {STAGE, 3, NULL},
-    // 4 each: 551,277 tokens/s with 64 sequences of 1024 and 465,611 with 4 (benchmarks/gpu.md).
+    // 4 each: 551,277 tokens/s with micro-batches of 64 sequences and 465,611 with 4 (benchmarks/gpu.md).
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
     // 12 in fp32, 9 in bf16: benchmarks/cpu.md, "Recomputation".
     {RECOMPUTE, CONFIG_RECOMPUTE_ATTENTION, "attention recomputed in backward"},
-    // 10: 140.8 ms by cuDNN and 154.6 by flash, which needs less workspace (benchmarks/gpu.md).
+    // 10: a step takes 140.8 ms with cuDNN and 154.6 ms with flash, which needs less workspace
+    // (benchmarks/gpu.md).
     {ATTENTION, 1, "attention by flash"},
     // 14 in fp32, 21 in bf16: benchmarks/cpu.md, "Recomputation".
     {RECOMPUTE, CONFIG_RECOMPUTE_BLOCK, "blocks recomputed in backward"},
@@ -49,24 +53,26 @@ static const struct rung {
     {OFFLOAD, 2, "half of the optimizer on the host"},
     {OFFLOAD, 3, "three quarters of the optimizer on the host"},
     {OFFLOAD, ALL_OFFLOADED, "the optimizer on the host"},
-    {STAGE, 2, NULL}, // which then keeps no gradients of offloaded elements on the device
-    // More than 10 each: so few tokens do not fill a device.
+    // Stage 2 again: with offload it may save memory even if it saved none before, because it keeps no
+    // gradients of offloaded elements on the device.
+    {STAGE, 2, NULL},
+    // More than 10 each: micro-batches this small do not fill a device.
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
-    // Parameters are copied in both passes of each micro-batch.
+    // More than all others: parameters are copied in forward and backward of each micro-batch.
     {OFFLOAD, PARAMS_OFFLOADED, "the optimizer and parameters on the host"},
 };
 enum { N_RUNGS = sizeof rungs / sizeof *rungs };
 
-typedef uint32_t setting; // one bit per rung, set if the rung is taken
+typedef uint32_t setting; // bit i is set if rung i is taken
 
 struct ladder {
     const struct fit_request *request;
-    enum region_place place; // the memory that is short: the GPU's, or without a GPU the host's
+    enum region_place place; // the memory that each rung must save: the GPU's, or without a GPU the host's
     int *ranks, n_ranks;     // the ranks to plan (plan_ranks)
-    size_t limits[N_REGION_PLACES];
+    size_t limits[N_REGION_PLACES]; // bytes of each place that a rank's plan may take
 };
 
 static int level_of(setting taken, enum dimension dimension) {
@@ -81,8 +87,8 @@ static enum config_offload offload_choice(bool on_host) {
     return on_host ? CONFIG_OFFLOAD_CPU : CONFIG_OFFLOAD_NONE;
 }
 
-// The config of a setting. Without any rung it is the fastest one; a micro-batch that the config leaves open
-// for a GPU is then the largest that a run would choose.
+// Returns the run's config with the rungs that are taken. With none, it is the fastest config: if the config
+// leaves the micro-batch size open on a GPU, the size is then the largest that a run may choose.
 static struct config config_of(const struct ladder *ladder, setting taken) {
     const struct engine_options *run = &ladder->request->plan;
     struct config config = *run->config; // a shallow copy, not to be freed
@@ -118,9 +124,10 @@ static struct config config_of(const struct ladder *ladder, setting taken) {
     return config;
 }
 
-// ---- the climb
+// ---- climbing the ladder
 
-// Plans a setting: the bytes and FLOPs of a proposal. Bytes are SIZE_MAX if the plan is refused.
+// Plans a setting: sets `taken` and `flops` of a proposal. `taken` is SIZE_MAX if the plan is refused, for
+// example because its buckets would make too many calls.
 static enum status plan_setting(const struct ladder *ladder, setting taken, struct fit_proposal *out) {
     const struct config config = config_of(ladder, taken);
     struct engine_options options = ladder->request->plan;
@@ -141,7 +148,7 @@ static enum status plan_setting(const struct ladder *ladder, setting taken, stru
     if (status != STATUS_INVALID && status != STATUS_UNSUPPORTED)
         return status;
     out->taken[REGION_HOST] = out->taken[REGION_DEVICE] = SIZE_MAX;
-    status_clear(); // for example, its buckets would make too many calls
+    status_clear();
     return STATUS_OK;
 }
 
@@ -180,8 +187,8 @@ static enum status describe(const struct ladder *ladder, setting taken, struct f
     return STATUS_OK;
 }
 
-// Proposes a setting that fits, without unnecessary rungs. Its memory becomes the limit for the next
-// proposal.
+// Adds a proposal: a setting that fits, without its unnecessary rungs. Lowers the limit for the next proposal
+// to nine tenths of this one's memory.
 static enum status propose(struct ladder *ladder, setting taken, struct fit_proposal one, struct fit *out) {
     for (int i = N_RUNGS - 1; i >= 0; i--) {
         struct fit_proposal without;
@@ -233,8 +240,8 @@ static enum status find(const struct fit_request *request, int most, struct fit 
 
 // ---- a smaller preset
 
-// Builds a config from the preset's model and the run's device, precision, ranks, ZeRO and optimizer options,
-// with as many tokens per step (rounded down to whole sequences per rank).
+// Builds a config from the preset's model and the run's device, precision, ranks, ZeRO and optimizer options.
+// It has the run's tokens per step, rounded down to whole sequences per rank. Returns false if these are 0.
 static bool take_over(const struct fit_request *request, const struct config *preset, struct config *out) {
     const struct config *run = request->plan.config;
     const int world = request->plan.world;
@@ -255,7 +262,8 @@ static bool take_over(const struct fit_request *request, const struct config *pr
     return sequences > 0;
 }
 
-// Tries a preset that has fewer parameters than the run and more than the `best` so far.
+// Tries a preset if it has fewer parameters than the run, and more than *best, those of the best preset so
+// far. If it fits, sets *best and *path.
 static enum status try_preset(const struct fit_request *request, const struct preset *preset, size_t *best,
                               const char **path) {
     struct config given, config;
@@ -264,7 +272,7 @@ static enum status try_preset(const struct fit_request *request, const struct pr
     struct fit_request changed = *request;
     TRY(config_parse(&given, preset->json, strlen(preset->json), preset->path));
     enum status status = config_resolve(&given, request->plan.world);
-    if (status != STATUS_OK) { // its batch does not divide by the ranks; take_over sets another
+    if (status != STATUS_OK) { // the ranks do not divide the preset's batch; take_over sets another batch
         status_clear();
         status = config_resolve(&given, 1);
     }
@@ -292,7 +300,7 @@ enum status fit_find(const struct fit_request *request, struct fit *out) {
     size_t best = 0;
     *out = (struct fit){.n_proposals = 0};
     options.rank = 0;
-    TRY(plan_make(&options, &plan)); // an error of the config itself would refuse every setting
+    TRY(plan_make(&options, &plan)); // fails if the config itself is wrong, so that no setting would help
     enum status status = find(request, FIT_MOST_PROPOSALS, out);
     for (int i = 0; i < n_presets && status == STATUS_OK && out->n_proposals == 0; i++)
         status = try_preset(request, &presets[i], &best, &out->preset);
@@ -314,7 +322,7 @@ enum status fit_advise(const struct engine_options *run, const struct fit_machin
     struct fit fit = {.n_proposals = 0};
     struct device *device = NULL;
     char bytes[32];
-    if (place == REGION_DEVICE) // the GPU would measure the GEMMs of every setting
+    if (place == REGION_DEVICE) // with the real GPU, each plan would time the GEMMs of its setting
         device = cuda_device_plan();
     if (device)
         request.plan.device = device;
@@ -334,7 +342,7 @@ enum status fit_advise(const struct engine_options *run, const struct fit_machin
 
 // ---- the report
 
-// True if one of the overrides (which contain no blanks or quotes) sets the same option as `word`.
+// True if one of the overrides sets the same option as `word`. No override contains blanks or quotes.
 static bool is_replaced(const char *overrides, const char *word) {
     size_t length = strcspn(word, "=") + 1;
     for (const char *at = overrides; *at; at += strcspn(at, " "), at += strspn(at, " "))
@@ -343,7 +351,7 @@ static bool is_replaced(const char *overrides, const char *word) {
     return false;
 }
 
-// Appends the user's command; `overrides` replace those that set the same options.
+// Appends the user's command with `overrides`, which replace words that set the same options.
 static void add_command(struct text *out, const struct fit_report *report, int world, const char *overrides) {
     if (world > 1)
         text_add(out, "mpirun -n %d ", world);
@@ -395,7 +403,7 @@ static void add_proposal(struct text *out, const struct fit_report *report, int 
     text_add(&line, "%s of host memory and about %s for the program, %s per step; the same losses %s",
              text_bytes(host, sizeof host, (double)one->taken[REGION_HOST]),
              text_bytes(program, sizeof program, (double)report->machine.program),
-             text_flops(flops, sizeof flops, one->flops), one->same_bits ? "to the bit" : "up to rounding");
+             text_flops(flops, sizeof flops, one->flops), one->same_bits ? "bit for bit" : "up to rounding");
     plan_add_folded(out, &line, "      ", "");
 }
 

@@ -14,9 +14,9 @@ uint64_t micro_batch_limit(uint64_t free_bytes) {
     return free_bytes - (part < MOST_RESERVED ? part : MOST_RESERVED);
 }
 
-// Plans a size. *fits is also false if the plan refuses the size, for example because indices would exceed 32
-// bits.
-//   refusal   [out] if it does not fit: `refused`, the bytes needed, and of which memory (0: unknown)
+// Plans a micro-batch size, and sets *fits to true if the plan fits into `limits`. It is also false if the
+// size cannot be planned, for example because indices would exceed 32 bits.
+//   refusal   [out] if the size does not fit: sets `refused`, `needs` (0: unknown), `limit` and `place`
 static enum status try_size(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                             int64_t size, bool *fits, struct micro_batch_choice *refusal) {
     struct config config = *options->config; // a shallow copy, not to be freed

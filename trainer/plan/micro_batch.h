@@ -1,12 +1,11 @@
-// Chooses train.micro_batch_size for a GPU if the configuration leaves it open (options/config.h). Larger
-// micro-batches use the GPU better, until memory runs out or nothing more is gained.
+// Chooses train.micro_batch_size for a GPU if the configuration leaves it open (options/config.h): the
+// largest that fits into memory, up to a number of tokens beyond which larger micro-batches are not faster.
 #ifndef ZERO_TRAINER_PLAN_MICRO_BATCH_H
 #define ZERO_TRAINER_PLAN_MICRO_BATCH_H
 
 #include "zero/engine.h"
 
-// The most tokens per micro-batch. Matrix products and attention of GPT-2 124M fill the largest GPUs with
-// fewer.
+// The maximum number of tokens per micro-batch. GPT-2 124M fills the largest GPUs with fewer tokens.
 #define MICRO_BATCH_MOST_TOKENS 65536
 
 enum micro_batch_reason {
@@ -19,15 +18,16 @@ enum micro_batch_reason {
 struct micro_batch_choice {
     int64_t size;
     enum micro_batch_reason reason;
-    // MICRO_BATCH_MEMORY: the next larger size, and how much of the short memory it needs.
-    // MICRO_BATCH_NONE: the same for size 1.
+    // A size that does not fit: with MICRO_BATCH_MEMORY the next larger one, with MICRO_BATCH_NONE size 1. It
+    // needs `needs` bytes in `place`, where `limit` are available.
     int64_t refused;
-    uint64_t needs, limit; // bytes
+    uint64_t needs, limit; // needs 0: the size cannot even be planned
     enum region_place place;
 };
 
-// The part of a GPU's free memory that the plan may use: all but a sixteenth, at most 2 GiB. The rest is for
-// memory that no plan counts: code loaded at first use, libraries' own memory, rounding to pages.
+// The bytes of a GPU's free memory that the plan may use: all but a reserve, which is a sixteenth, but at
+// most 2 GiB. The reserve is for memory that no plan counts: code loaded at first use, libraries' own memory,
+// rounding to pages.
 uint64_t micro_batch_limit(uint64_t free_bytes);
 
 // Chooses the largest size that divides the sequences per rank and step, has at most MICRO_BATCH_MOST_TOKENS
@@ -37,13 +37,13 @@ uint64_t micro_batch_limit(uint64_t free_bytes);
 enum status micro_batch_choose(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                                struct micro_batch_choice *out) MUST_CHECK;
 
-// The same for a run whose ranks all have these limits: the smallest choice of any rank. `rank` of options is
-// ignored.
+// micro_batch_choose for a run whose ranks all have these limits: the smallest choice of any rank.
+// options->rank is ignored.
 enum status micro_batch_choose_for_all(const struct engine_options *options,
                                        const uint64_t limits[N_REGION_PLACES],
                                        struct micro_batch_choice *out) MUST_CHECK;
 
-// Whether the plan fits with this size.
+// Sets *fits to true if the run's plan with this micro-batch size fits into `limits`.
 enum status micro_batch_fits(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                              int64_t size, bool *fits) MUST_CHECK;
 

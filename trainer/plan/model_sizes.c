@@ -12,9 +12,10 @@
 // The options that the config gives and that the weights contradict.
 struct contradictions {
     const struct config *config;
-    bool other_context; // n_positions, RoPE and windows may differ: no tensor depends on them
-    struct text list;
-    int n;
+    // True: the config may give another n_positions, RoPE and windows, because no tensor depends on them.
+    bool other_context;
+    struct text list; // the options with both values, for the message
+    int n;            // number of options in `list`
 };
 
 static void add_value(const struct option *option, double value, struct text *out) {
@@ -26,8 +27,8 @@ static void add_value(const struct option *option, double value, struct text *ou
         text_add(out, "%.10g", value);
 }
 
-// Sets the option to the weights' value. A given value must equal it; a given 0 that means the default always
-// agrees.
+// Sets the option to the weights' value. If the config gives another value, lists it as a contradiction,
+// unless it is a 0 that stands for the default.
 static void take(struct config *config, const struct gpt_field *field, const struct gpt_config *found,
                  struct contradictions *all) {
     const struct option *option = option_find(field->option);
@@ -40,7 +41,7 @@ static void take(struct config *config, const struct gpt_field *field, const str
         add_value(option, given, &all->list);
         text_add(&all->list, ")");
     }
-    // Other families leave it at 0.
+    // In other families the option partial_rotary_factor stays at its default 0, which stands for 1.
     if (!GPT_FIELD_IS(field, partial_rotary_factor) || found->family == FAMILY_MODERN)
         config_field_set(config, field, of_weights);
 }
@@ -72,7 +73,7 @@ static bool gives_rope_scaling(const struct config *config) {
     return any;
 }
 
-// Sets the original context of scaled positions, if it is not given, to that of the weights.
+// Sets original_max_position_embeddings of RoPE scaling to the context of the weights, if it is not given.
 static void default_original(struct config *config, const struct gpt_config *found) {
     const enum config_rope_type type = config->model.rope_scaling.rope_type;
     int64_t *original = &config->model.rope_scaling.original_max_position_embeddings;
@@ -80,8 +81,8 @@ static void default_original(struct config *config, const struct gpt_config *fou
         *original = found->rope.original_positions ? found->rope.original_positions : found->n_positions;
 }
 
-// Sets the options that determine how positions are encoded, without n_positions. model.rope_scaling is taken
-// as a whole from the config or from the weights.
+// Sets the options of RoPE and windows. All options of model.rope_scaling come from the same place: from the
+// config, if it may give another context and gives one of them, otherwise from the weights.
 static void take_context(struct config *config, const struct gpt_config *found, struct contradictions *all) {
     const bool keeps_theta = all->other_context && config_given(config, "model.rope_theta"),
                keeps_scaling = all->other_context && gives_rope_scaling(config);

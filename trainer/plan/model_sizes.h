@@ -10,12 +10,11 @@
 #include "zero/checkpoint/config_model.h"
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
-// the run to resume. STATUS_INVALID: the config gives other values; the message lists them. Exception:
-// initial weights without a table of positions may be trained further with another n_positions, RoPE and
-// windows.
+// the run to resume. STATUS_INVALID: the config gives other values; the message lists them. Exception: if the
+// initial weights have no table of positions, the config may give another n_positions, RoPE and windows.
 enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found, const char *path,
                                      bool resumes) MUST_CHECK;
-// Logs in which of these three the run differs from the initial weights, if it does.
+// Logs with which n_positions, RoPE and windows the initial weights were trained, if the run uses others.
 void model_sizes_log_context(const struct config *config, const struct gpt_config *found);
 // True if model.vocab_size is left out, so that the number of ids of data.tokenizer determines it.
 bool model_sizes_want_tokenizer(const struct config *config);
@@ -30,7 +29,7 @@ void model_sizes_print(const struct params *params, struct text *out);
 // Opens the weights from which a new run starts, model.init_from, with weights_open. Error messages name the
 // option and the config.
 enum status initial_weights_open(struct weights *weights, const struct config *config) MUST_CHECK;
-// Reads only the sizes of these weights' model.
+// Reads only the model sizes of the weights in model.init_from.
 enum status initial_weights_sizes(const struct config *config, struct gpt_config *sizes) MUST_CHECK;
 
 #endif

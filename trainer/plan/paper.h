@@ -5,8 +5,11 @@
 #ifndef ZERO_TRAINER_PLAN_PAPER_H
 #define ZERO_TRAINER_PLAN_PAPER_H
 
-// Bytes per rank. Stage 0 is plain data parallelism: 16 P; 1: 4 P + 12 P / N;
-// 2: 2 P + 14 P / N; 3: 16 P / N.
+// Returns the bytes of model states per rank. With P parameters and N ranks:
+//   stage 0   16 P (plain data parallelism)
+//   stage 1   4 P + 12 P / N
+//   stage 2   2 P + 14 P / N
+//   stage 3   16 P / N
 static inline double paper_bytes(int stage, double n_params, double n_ranks) {
     // Bytes per parameter on every rank; the rest of the 16 bytes is sharded.
     static const double whole[] = {16, 4, 2, 0};

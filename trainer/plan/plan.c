@@ -47,7 +47,7 @@ static void count_regions(const struct region_table *table, enum region_place pl
 typedef enum status (*adder)(struct engine *engine, const struct engine_options *options,
                              struct region_table *table);
 
-// Adds the regions and the communication that `add` lays out to the plan.
+// Plans a temporary engine with `add`, and counts its memory, work and communication in `plan`.
 static enum status count(const struct engine_options *options, adder add, struct plan *plan) {
     struct engine engine = {0};
     struct region_table table;
@@ -57,7 +57,7 @@ static enum status count(const struct engine_options *options, adder add, struct
         count_regions(&table, options->device->place, plan);
         for (int further = 0; further < 2 && engine.gpt; further++)
             plan->work[further] = *gpt_work_of(engine.gpt, further);
-        if (engine.state.stage.params) { // the states were laid out
+        if (engine.state.stage.params) { // `add` planned the model states
             plan->volume = engine_volume(&engine, options->config->train.gradient_accumulation_steps);
             muon_flops(&engine.optimizer.muon, &plan->newton_schulz_flops, &plan->newton_schulz_most);
         }
@@ -93,7 +93,7 @@ double step_work_count(const struct gpt_work *model) {
         case OP_attention_backward:
             flops += model->rows[i].cost.flops;
             break;
-        default: // no matrix products
+        default: // an operation without matrix products
             break;
         }
     return flops;
@@ -113,12 +113,13 @@ enum status update_flops_estimate(const struct engine_options *options, double *
 
 // ---- every stage, and the ranks that need most and least
 
-// What makes the memory of ranks differ, apart from samples. More of any of these never takes less memory.
+// The figures by which the memory of ranks differs, apart from the generator of samples. A rank that has at
+// least as much of each as another rank needs at least as much memory.
 struct rank_load {
     size_t elements; // elements that the rank owns
-    size_t trained;  // of them, without frozen tensors
-    size_t moments;  // moments of these elements; Muon's matrices have one each, frozen tensors none
-    size_t partials; // partial sums of the gradient norm over them
+    size_t trained;  // owned elements that are not frozen
+    size_t moments;  // moments of the trained elements: 0 to 2 each, by the optimizer's rule
+    size_t partials; // partial sums of the gradient norm over the trained elements
     int rank;
 };
 
@@ -135,14 +136,14 @@ static int compare_loads(const void *a, const void *b) {
     return x->rank - y->rank;
 }
 
-// Whether `a` has at least as much of everything as `b`.
+// True if `a` has at least as much of every figure as `b`.
 static bool covers(const struct rank_load *a, const struct rank_load *b) {
     return a->elements >= b->elements && a->trained >= b->trained && a->moments >= b->moments &&
            a->partials >= b->partials;
 }
 
-// Whether one of the n loads listed in `front` has at least as much of everything as `load` or, if `below`,
-// at most as much.
+// True if one of the n loads listed in `front` has at least as much of every figure as `load` or, if `below`,
+// at most as much of every figure.
 static bool is_covered(const struct rank_load *loads, const int *front, int n, const struct rank_load *load,
                        bool below) {
     for (int i = 0; i < n; i++) {
@@ -160,7 +161,7 @@ static int keep_extremes(struct rank_load *loads, int n) {
     qsort(loads, (size_t)n, sizeof *loads, compare_loads);
     int *front = allocate((size_t)n, sizeof *front);
     bool *kept = allocate((size_t)n, sizeof *kept);
-    // A load that covers another one comes before it.
+    // In this order, a load comes before all loads that it covers.
     for (int i = 0; i < n; i++)
         if (!is_covered(loads, front, n_front, &loads[i], false)) {
             kept[i] = true;
@@ -248,7 +249,8 @@ static enum status plan_stages_of(const struct engine_options *options, const in
                                   struct plan_stage stages[N_STAGES]) {
     struct config config = *options->config; // a shallow copy, not to be freed
     struct engine_options one = *options;
-    struct plan models[2] = {{.total = 0}}; // [engine_has_generator]; total 0: not planned yet
+    // [0] for ranks without and [1] for ranks with a generator of samples; total 0: not planned yet.
+    struct plan models[2] = {{.total = 0}};
     one.config = &config;
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int i = 0; i < n_ranks; i++) {
@@ -303,6 +305,6 @@ void plan_print(const struct region_table *table, const struct comm_volume *volu
                  (unsigned long long)comm_volume_calls(volume));
     long long first = gpt_work_sum(gpt_work_of(gpt, false)).launches;
     if (first > 0)
-        log_info("launches per micro-batch: %lld, after a step's first %lld", first,
+        log_info("launches per micro-batch: %lld in the first of a step, %lld in the others", first,
                  (long long)gpt_work_sum(gpt_work_of(gpt, true)).launches);
 }

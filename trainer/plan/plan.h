@@ -19,35 +19,36 @@ enum status plan_run(struct engine *engine, const struct engine_options *options
                      int *profile_region) MUST_CHECK;
 
 struct plan {
-    size_t bytes[N_REGION_KINDS], total; // in device memory
-    size_t host;                         // in host memory; 0 if the device is the CPU
-    size_t taken[N_REGION_PLACES];       // of each place's memory, including padding
-    struct comm_volume volume;
-    struct gpt_work work[2]; // per micro-batch: [0] the first of a step, [1] each further one
-    // FLOPs per step that orthogonalize matrices (zero/optimizer/muon.h): sum over ranks, and the most of any
-    // rank.
+    size_t bytes[N_REGION_KINDS], total; // bytes in the device's memory: by kind, and in all
+    size_t host;                         // bytes in host memory, not in `total`; 0 if the device is the CPU
+    size_t taken[N_REGION_PLACES];       // bytes in each place, including padding between regions
+    struct comm_volume volume;           // communication per step
+    struct gpt_work work[2];             // per micro-batch: [0] the first of a step, [1] each further one
+    // FLOPs of Newton-Schulz per step (zero/optimizer/muon.h): sum over ranks, and maximum per rank.
     double newton_schulz_flops, newton_schulz_most;
 };
 enum status plan_make(const struct engine_options *options, struct plan *out) MUST_CHECK;
-// The two halves of plan_make, for planning many settings (see engine_plan_states). Each adds to `plan`.
+// The two halves of plan_make, for planning many settings (see engine_plan_states). Each adds its figures to
+// `plan`, which the caller zeroes first.
 enum status plan_add_states(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 enum status plan_add_model(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 
 // FLOPs of a micro-batch in linear layers and attention, including recomputation in backward, as counted by a
 // dry run (model/work.h).
 double step_work_count(const struct gpt_work *model);
-// FLOPs of an update in matrix products: those of Muon for all its matrices, which the ranks share.
+// Estimates the FLOPs per rank of an update's matrix products, as if ranks shared them equally. Only Muon has
+// such products.
 enum status update_flops_estimate(const struct engine_options *options, double *out) MUST_CHECK;
 
-// The few ranks that must be planned to find the largest and the smallest plan of any rank, in every stage.
-// Rank 0 comes first, because it may write samples. Free *ranks with free().
+// Lists the few ranks that must be planned to find the largest and the smallest plan of any rank, in every
+// stage. Rank 0 comes first, because it may write samples. Free *ranks with free().
 enum status plan_ranks(const struct engine_options *options, int **ranks, int *n_ranks) MUST_CHECK;
 
-// One stage: the plan of the rank that needs most memory, and the least that any rank needs.
+// The plan of one stage.
 struct plan_stage {
-    struct plan most;
-    int rank;     // the rank of `most`
-    size_t least; // the smallest total of any rank
+    struct plan most; // the plan of the rank with the largest total
+    int rank;         // the number of that rank
+    size_t least;     // the smallest total of any rank, in bytes
 };
 // Plans every stage; ignores the options' stage and rank. Takes as long as planning a few ranks.
 enum status plan_stages(const struct engine_options *options, struct plan_stage stages[N_STAGES]) MUST_CHECK;

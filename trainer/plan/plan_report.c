@@ -26,9 +26,9 @@ void plan_report_free(struct plan_report *report) {
 enum { MOST_ROWS = 8, MOST_COLUMNS = 20, GAP = 2 };
 
 struct table {
-    int n_rows, n_columns;    // used rows, and columns of the longest row
-    int filled;               // cells in the last row
-    bool glued[MOST_COLUMNS]; // keep this column beside the one before it
+    int n_rows, n_columns;    // number of rows so far, and number of cells in the longest one
+    int filled;               // number of cells in the last row
+    bool glued[MOST_COLUMNS]; // true: the column must stay beside the one before it
     char cells[MOST_ROWS][MOST_COLUMNS][24];
 };
 
@@ -58,8 +58,8 @@ static size_t column_width(const struct table *table, int column) {
     return width;
 }
 
-// Returns the end of the columns from `begin` on that fit beside the first one: at least one set of glued
-// columns.
+// Returns the end (exclusive) of the columns from `begin` on that fit beside the first column of the table.
+// Glued columns stay together; the first group is included even if it is too wide.
 static int last_beside_first(const struct table *table, int begin) {
     size_t width = column_width(table, 0);
     int end = begin;
@@ -97,10 +97,10 @@ void plan_add_prose(struct text *out, struct text *line) {
     plan_add_folded(out, line, "  ", "");
 }
 
-// ---- the plans
+// ---- the plans as text
 
-// The collectives of a plan, in column order. The column of exchanges, which only Muon makes, is left out if
-// it is empty; so is the memory of the average without train.ema.
+// The collectives of a plan, in the order of their columns. If there are no exchanges, which only Muon makes,
+// the table has no column for them. Without train.ema, it has none for the memory of the average.
 static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_EXCHANGE};
 enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
 
@@ -191,7 +191,7 @@ static void add_fitting(struct text *out, const struct plan_report *report, cons
         text_add(&line, " into %s of GPU memory per rank",
                  text_bytes(bytes, sizeof bytes, (double)report->device_limit));
     if (report->host_limit > 0)
-        text_add(&line, "%s %s per machine, with about %s of the program per rank",
+        text_add(&line, "%s %s per machine, with about %s for the program of each rank",
                  report->device_limit > 0 ? " and" : " into",
                  text_bytes(bytes, sizeof bytes, (double)report->host_limit),
                  text_bytes(program, sizeof program, (double)PLAN_PROGRAM_BYTES));
@@ -223,13 +223,13 @@ void plan_add_choice(struct text *out, const struct plan_case *one) {
                  micro_batch_describe(&one->choice, why, sizeof why));
     else
         text_add(&line,
-                 "micro_batch_size is left open, for the GPU's memory to decide: %" PRId64
-                 " is a CPU's; --device-memory SIZE plans for a GPU",
+                 "micro_batch_size is left open, and depends on the GPU's memory: %" PRId64
+                 " is the choice for a CPU; --device-memory SIZE plans for a GPU",
                  one->micro_batch_size);
     plan_add_prose(out, &line);
 }
 
-// Adds the work of a GPU for one micro-batch. Without a GPU there are no launches.
+// Adds a line with the launches, FLOPs and bytes of one micro-batch on a GPU. Adds nothing without a GPU.
 static void add_work(struct text *out, const struct plan_case *one) {
     const struct gpt_work *work = one->stages[0].most.work;
     struct gpt_work_row first = gpt_work_sum(&work[0]), further = gpt_work_sum(&work[1]);
@@ -239,13 +239,13 @@ static void add_work(struct text *out, const struct plan_case *one) {
         return;
     text_add(&line, "Launches per micro-batch: %" PRId64, first.launches);
     if (one->accumulation_steps > 1)
-        text_add(&line, ", after a step's first %" PRId64, further.launches);
+        text_add(&line, " in the first of a step, %" PRId64 " in the others", further.launches);
     text_add(&line, "; %s, %s read and written", text_flops(flops, sizeof flops, first.cost.flops),
              text_bytes(bytes, sizeof bytes, first.cost.bytes));
     plan_add_prose(out, &line);
 }
 
-// Adds Muon's work per step, which does not depend on the number of micro-batches.
+// Adds the FLOPs of Muon's Newton-Schulz per step, which do not depend on the number of micro-batches.
 static void add_newton_schulz(struct text *out, const struct plan_case *one) {
     const struct plan *plan = &one->stages[0].most;
     struct text line = {0};
@@ -313,10 +313,8 @@ static void add_report(struct text *out, const struct plan_report *report) {
         text_add(out,
                  "For a GPU that is not in this machine: the workspace is an upper bound over GPU models.\n");
     if (report->attention && strcmp(report->attention, "auto") == 0)
-        text_add(
-            out,
-            "attention: auto; the workspace has room for cuDNN's, which a run takes on GPUs where that is "
-            "faster.\n");
+        text_add(out, "attention: auto; the workspace has room for cuDNN, which a run uses on GPUs where it "
+                      "is faster.\n");
     for (int i = 0; i < report->n_cases; i++)
         add_case(out, report, &report->cases[i]);
     text_add(out, "\n* the config's zero_optimization.stage\n");
@@ -364,7 +362,7 @@ static void add_paper(struct text *out) {
                   "12 = 16.\n");
 }
 
-// ---- JSON
+// ---- the plans as JSON
 
 static void add_stage_json(struct text *out, const struct plan_report *report, const struct plan_case *one,
                            int stage) {

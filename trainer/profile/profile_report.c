@@ -1,4 +1,4 @@
-// Joins the rows of kernels/profile.h by name into the lines of the table.
+// A line of the table sums the rows of a profile (kernels/profile.h) that have the same name and track.
 #include "trainer/profile/profile_report.h"
 
 #include <inttypes.h>
@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "base/json.h"
 
-// ---- names
+// ---- names of layers, lines and units
 
-// Names a linear layer by the shape of its weight, and lm_head by its phase. Inside a scope, returns the
-// scope.
+// Returns the label's scope, if it has one. Otherwise names a linear layer by the shape of its weight, and
+// lm_head by its phase. Returns "" for operations without a weight.
 static const char *layer_name(const struct profile_about *about, const struct profile_label *label,
                               char *buffer, size_t size) {
     const struct gpt_config *config = about->config;
@@ -44,7 +44,7 @@ static void line_name(const struct profile_about *about, const struct profile_la
                       size_t size) {
     char buffer[32];
     const char *layer = layer_name(about, label, buffer, sizeof buffer);
-    if (label->scope) // one line for all of its operations
+    if (label->scope) // all operations of a scope share one line
         snprintf(name, size, "%s", label->scope);
     else
         snprintf(name, size, "%s%s%s%s", label->name, layer[0] ? ", " : "", layer,
@@ -93,7 +93,8 @@ static int compare_lines(const void *a, const void *b) {
     return x->sum.seconds > y->sum.seconds ? -1 : x->sum.seconds < y->sum.seconds;
 }
 
-// False for host operations of a run on a GPU, because the limits are the GPU's.
+// True if profile_about.limits apply to a row. In a run on a GPU they are the GPU's, so they do not apply to
+// operations on the host.
 static bool is_limited(const struct profile_about *about, const struct profile_row *row) {
     const struct profile_track *tracks = about->profile->tracks;
     return row->label.kind == PROFILE_OPERATION &&
@@ -114,7 +115,9 @@ static int line_of(const struct profile_about *about, const struct profile_row *
     return summary->n_lines++;
 }
 
-// Adds the rows of all steps to the summary. steps: (lines, PROFILER_STEPS) seconds, zeroed.
+// Adds the rows of all steps to the summary.
+//   steps   [scratch] (PROFILE_MOST_ROWS, PROFILER_STEPS) seconds of each line in each step; zeroed by the
+//           caller
 static void add_rows(const struct profile_about *about, struct profile_summary *summary, double *steps) {
     const struct profile *profile = about->profile;
     for (int row = 0; row < profile->n_rows; row++) {
@@ -155,7 +158,7 @@ void profile_summary_free(struct profile_summary *summary) {
     *summary = (struct profile_summary){0};
 }
 
-// ---- the table
+// ---- the printed table
 
 static void print_line(const struct profile_about *about, const struct profile_summary *summary,
                        const struct profile_line *line, struct text *out) {
@@ -177,8 +180,8 @@ static void print_rest(const struct profile_summary *summary, const char *name, 
              100 * seconds / summary->seconds);
 }
 
-// Prints the time outside all lines, and the whole step. The step's limit is that of all operations in
-// sequence.
+// Prints the time outside all lines, and the whole step. The limit of the step is the sum of the least times
+// that its operations would take at their limits.
 static void print_whole(const struct profile_about *about, const struct profile_summary *summary,
                         struct text *out) {
     double flops = 0, bytes = 0, least = 0;
@@ -272,8 +275,8 @@ static void add_row(const struct profile_about *about, int row, int step, struct
     text_add(out, "}");
 }
 
-// Adds the rows that had calls in this step: those of the main track (`counts`), or of all others. Returns
-// their seconds.
+// Adds the rows that had calls in this step: those of the main track (`counts`), or of all other tracks.
+// Returns the sum of their seconds.
 static double add_rows_of(const struct profile_about *about, int step, bool counts, struct text *out) {
     const struct profile *profile = about->profile;
     const char *separator = "";
@@ -388,7 +391,7 @@ void profile_add_trace(const struct profile_about *about, struct text *out) {
         add_event(about, &profile->events[i], out);
 }
 
-// ---- files
+// ---- writing the files
 
 #define LARGEST_RANK_FILE ((size_t)1 << 30)
 
@@ -422,7 +425,7 @@ static enum status copy_rank(struct file_writer *writer, const char *folder, con
     return status;
 }
 
-// Writes FOLDER/NAME.json: the files of all ranks as one list.
+// Writes FOLDER/NAME.json, a list of the contents of all ranks' files, and removes those files.
 static enum status join_ranks(const char *folder, const char *name, const char *begin, int world) {
     struct file_writer writer;
     char *path = file_path("%s/%s.json", folder, name);

@@ -23,7 +23,8 @@ enum status profiler_plan(int world, struct region_table *table, int *region) {
 
 // ---- the hooks
 
-// With tied weights, lm_head shares the unit of the embeddings, which is then acquired inside the last unit.
+// Returns the phase of work in a unit. With tied weights, lm_head uses the unit of the embeddings, which is
+// then acquired while the last unit is.
 static int phase_of(const struct profiler *profiler, int unit, enum gpt_pass pass) {
     if (!profiler->profile->in_step)
         return -1;
@@ -112,7 +113,8 @@ static void unhook(struct profiler *profiler) {
 enum status profiler_stop(struct profiler *profiler) {
     if (!profiler->profile)
         return STATUS_OK;
-    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL)); // its thread uses the communicator's device
+    // Until this wait ends, the communication thread may use comm_device.
+    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL));
     unhook(profiler);
     profile_unwatch(profiler->profile);
     return STATUS_OK;
@@ -139,7 +141,8 @@ enum status profiler_step_end(struct profiler *profiler) {
     if (!profiler->profile)
         return STATUS_OK;
     profile_set_place(profiler->profile, NOWHERE);
-    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL)); // otherwise the next step would begin by waiting
+    // Wait here, because otherwise the wait would count as time of the next step.
+    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL));
     return profile_step_end(profiler->profile);
 }
 

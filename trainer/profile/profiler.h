@@ -1,6 +1,6 @@
 // run.profile: a profiler for the first steps of a run. It times the operations of the run's devices and the
-// communication between ranks (kernels/profile.h); the model's hooks give unit and phase. The results are a
-// table, profile.json and trace.json (trainer/profile/profile_report.h).
+// communication between ranks (kernels/profile.h). It learns their unit and phase from the model's hooks. The
+// results are a table, profile.json and trace.json (trainer/profile/profile_report.h).
 #ifndef ZERO_TRAINER_PROFILE_PROFILER_H
 #define ZERO_TRAINER_PROFILE_PROFILER_H
 
@@ -23,20 +23,22 @@ const char *profiler_phase_name(int phase); // "" for none (-1)
 
 #define PROFILER_STEPS       50    // steps to profile, from the first after start or resume
 #define PROFILER_EVENTS      65536 // capacity of the timeline, for all ranks together
-#define PROFILER_LEAST       4096  // minimum capacity per rank
-#define PROFILER_MOST_NESTED 4
+#define PROFILER_LEAST       4096  // minimum capacity of the timeline per rank
+#define PROFILER_MOST_NESTED 4     // maximum number of units that are acquired at the same time
 
 struct profiler {
     struct profile *profile; // NULL: off, and then all functions below do nothing
     struct comm *comm;
-    struct unit_hooks model, *hooks;                   // the wrapped hooks, and where to restore them
+    struct unit_hooks model;                           // copy of the model's hooks, which are wrapped
+    struct unit_hooks *hooks;                          // address of the model's hooks; NULL: not wrapped
     int last_unit;                                     // number of the model's last unit, the final norm
-    struct profile_place places[PROFILER_MOST_NESTED]; // stack of acquired units
-    int depth;
-    int64_t first_step; // number of the first profiled step
+    struct profile_place places[PROFILER_MOST_NESTED]; // places of the acquired units, a stack
+    int depth;                                         // number of acquired units
+    int64_t first_step;                                // number of the first profiled step
 };
 
-// Adds the profiler's memory to the table, as one region on the host. region: [out] its index.
+// Adds a region for the profiler's memory to the table, on the host.
+//   region   [out] index of the region
 enum status profiler_plan(int world, struct region_table *table, int *region) MUST_CHECK;
 
 struct profiler_request {
@@ -51,7 +53,7 @@ struct profiler_request {
 enum status profiler_start(struct profiler *profiler, const struct profiler_request *request) MUST_CHECK;
 // Stops profiling and restores hooks, devices and communicator. profiler->profile stays readable.
 enum status profiler_stop(struct profiler *profiler) MUST_CHECK;
-void profiler_free(struct profiler *profiler); // before the devices and the communicator are closed
+void profiler_free(struct profiler *profiler); // call it before devices and communicator are closed
 
 // Called around each step. profiler_set_phase sets the phase of work outside any unit (-1: none). All three
 // are no-ops if the profiler is off.

@@ -13,13 +13,13 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-#define BUFFER_BYTES ((size_t)1 << 20) // the longest line, with its newline
+#define BUFFER_BYTES ((size_t)1 << 20) // the longest line, with its newline; longer ones are skipped
 
 #define BLANKS " \t\r"
 
-// ---- a line
+// ---- scanning a line
 
-// Skips a string; p is at the opening quote. Returns the position after the closing quote, or NULL.
+// Skips a string; p is at its opening quote. Returns the position after the closing quote; NULL without one.
 static const char *skip_string(const char *p) {
     for (p++; *p && *p != '"'; p++)
         if (*p == '\\' && p[1])
@@ -46,7 +46,7 @@ static const char *skip_value(const char *p) {
     return NULL;
 }
 
-// Parses a JSON number; NaN for anything else.
+// Returns the JSON number in [value, end); NaN if it is anything else.
 static double number_of(const char *value, const char *end) {
     char *after;
     const double number = *value == '-' || (*value >= '0' && *value <= '9') ? strtod(value, &after) : NAN;
@@ -98,7 +98,7 @@ static bool read_line(const char *p, struct metrics_line *line) {
     return true;
 }
 
-// ---- the file
+// ---- reading the file
 
 void metrics_reader_open(struct metrics_reader *reader, const char *folder) {
     *reader = (struct metrics_reader){
@@ -135,12 +135,12 @@ void metrics_reader_seek_tail(struct metrics_reader *reader, uint64_t bytes) {
     struct stat info;
     if (stat(reader->path, &info) == 0 && (uint64_t)info.st_size > bytes) {
         reader->offset = (uint64_t)info.st_size - bytes;
-        reader->skips = true; // the offset may be inside a line: skip the rest of it
-        reader->damaged = -1; // that skipped line must not count as damaged
+        reader->skips = true; // the offset may be inside a line: skip up to the next newline
+        reader->damaged = -1; // makes up for the skipped line, which counts as damaged
     }
 }
 
-// Whether the file was truncated, or replaced by another one of its name.
+// Returns true if the file was truncated, deleted, or replaced by another file with the same name.
 static bool was_replaced(const struct metrics_reader *reader) {
     struct stat info;
     if (stat(reader->path, &info) != 0)

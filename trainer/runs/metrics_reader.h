@@ -1,7 +1,7 @@
 // Reads a run's metrics.jsonl (written by trainer/output/metrics.h), also while the run writes it. A line is
 // read once it is complete; the next call continues after it. The numbers of a line are scanned without
-// building a tree, because a run of 100,000 steps has about 100 MB of lines. Anything that is not such a line
-// is counted and skipped.
+// building a tree, because a run of 100,000 steps has about 100 MB of lines. Damaged lines are skipped and
+// counted.
 #ifndef ZERO_TRAINER_RUNS_METRICS_READER_H
 #define ZERO_TRAINER_RUNS_METRICS_READER_H
 
@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-// The numbers to read, with their keys. NaN if the key is absent or null.
+// The numbers to read, with their keys in a line. A number is NaN if its key is absent or null.
 #define METRICS(X)                                                                                           \
     X(METRIC_TOTAL_STEPS, "total_steps")                                                                     \
     X(METRIC_WALL_TIME, "wall_time")                                                                         \
@@ -53,15 +53,17 @@ struct metrics_reader {
     uint64_t inode;
     uint64_t offset; // offset in the file of the next bytes to read
     char *buffer;
-    size_t begin, end; // the buffered bytes that are not yet scanned
-    bool skips;        // inside a line that is too long
-    int64_t damaged;   // number of complete lines that were skipped
+    size_t begin, end; // range in `buffer` of the bytes that are not yet scanned
+    bool skips;        // true: skip the bytes up to the next newline
+    int64_t damaged;   // number of complete lines that were skipped as damaged or too long
 };
 
 enum metrics_event {
-    METRICS_LINE,     // a line was read
-    METRICS_END,      // there is no complete line yet, or no file
-    METRICS_RESTARTED // a resumed run rewrote the file: discard what was read; reading starts over
+    METRICS_LINE, // a line was read
+    METRICS_END,  // there is no complete line yet, or no file
+    // The file was truncated, deleted or replaced, as by a resumed run: discard what was read. The next call
+    // reads from the start.
+    METRICS_RESTARTED
 };
 
 // Opens a reader. The file need not exist yet.

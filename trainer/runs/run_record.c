@@ -35,7 +35,7 @@ bool run_folder_is_run(const char *path) {
     return has_file(path, "metrics.jsonl") || has_file(path, "sessions.jsonl");
 }
 
-// ---- config, sessions, state
+// ---- config, sessions and state of the run
 
 // Reads a JSON file; NULL if it is absent or not JSON.
 static cJSON *read_json(const char *folder, const char *name) {
@@ -53,7 +53,8 @@ static double number_in(const cJSON *object, const char *section, const char *na
     return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : 0;
 }
 
-// Finds the total number of steps. For a run with train.max_minutes, it is the number known at its last step.
+// Returns the expected number of steps of the whole run; 0: unknown. For a run with train.max_minutes, it is
+// the number recorded with the last step read.
 static int64_t find_total(const struct run_record *record) {
     const bool by_time = number_in(record->config, "train", "max_minutes") > 0;
     const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
@@ -114,8 +115,8 @@ static void forget_metrics(struct run_record *record) {
     record->current.step = 0;
 }
 
-// Moves to the session that was running at this time. The time before a session's first step counts, the time
-// between two sessions does not.
+// Sets record->current to the session that ran at wall_time. In record->hours, the time before a session's
+// first step counts as training; the time between two sessions does not.
 static void find_session(struct run_record *record, double wall_time) {
     while (record->current.index + 1 < record->n_sessions &&
            record->sessions[record->current.index + 1].began <= wall_time) {
@@ -143,7 +144,7 @@ static double or_zero(double value) {
     return isfinite(value) ? value : 0;
 }
 
-// The values of a series line of which only the first is used.
+// Sets the values of a line for a series that uses only the first value.
 static void series_values_one(double value, double values[SERIES_VALUES]) {
     values[0] = value;
     for (int i = 1; i < SERIES_VALUES; i++)
@@ -193,7 +194,7 @@ static void add_eval(struct run_record *record, const struct metrics_line *line,
     values[EVAL_BITS] = line->values[METRIC_VAL_BITS];
     record->val.last_loss = values[EVAL_LOSS];
     record->val.last_bits = values[EVAL_BITS];
-    // The final evaluation uses other sequences than the earlier ones, so it is not a point of their curve.
+    // The final evaluation uses other sequences than earlier ones, so it is not a point of their curve.
     if (is_final && record->val.n > 0)
         return;
     record->val.n++;
@@ -291,12 +292,12 @@ void run_record_open(struct run_record *record, const char *path, int capacity) 
 enum status run_record_update(struct run_record *record, bool *changed) {
     bool is_new = false;
     const enum run_state before = record->state;
-    // The state is read before the metrics, so that all metrics of an ended run are read.
+    // The state is read before the metrics. So if it says that the run has ended, all metrics are read.
     read_small_files(record);
     const enum run_state state = find_state(record);
     TRY(read_metrics(record, &is_new));
     record->total = find_total(record);
-    // A run without recorded sessions is finished if it has all its steps, which are known only now.
+    // The state of a run without recorded sessions depends on its steps, which are known only now.
     record->state = record->n_sessions == 0 ? find_state(record) : state;
     if (changed)
         *changed = is_new || record->state != before;

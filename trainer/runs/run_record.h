@@ -1,6 +1,6 @@
-// The contents of a run folder, read without changing it: config, sessions, metrics. If a file is absent, its
-// members are empty. Also works for runs that have not begun or are under way (run_record_update reads what
-// is new).
+// The contents of a run folder, read without changing it: config, sessions, metrics. If a file is absent,
+// the members that come from it are empty. A run may be read before it begins, and while it runs:
+// run_record_update then reads only what is new.
 #ifndef ZERO_TRAINER_RUNS_RUN_RECORD_H
 #define ZERO_TRAINER_RUNS_RUN_RECORD_H
 
@@ -18,19 +18,18 @@
     X(RUN_FINISHED, "finished") /* all steps are done */                                                     \
     X(RUN_STOPPED, "stopped")   /* by a signal; it can be resumed */                                         \
     X(RUN_FAILED, "failed")                                                                                  \
-    X(RUN_STALE, "stale") /* its process ended without recording it: it was killed */
+    X(RUN_STALE, "stale") /* it was killed: its end is not recorded, and no process holds the lock */
 #define RUN_STATE_ENUM(constant, word) constant,
 enum run_state { RUN_STATES(RUN_STATE_ENUM) N_RUN_STATES };
 #undef RUN_STATE_ENUM
 const char *run_state_name(enum run_state state);
 
-// The length of a path without trailing slashes.
+// Returns the length of a path without trailing slashes.
 int run_path_length(const char *path);
 // True for a folder that a run wrote to: it has metrics.jsonl or sessions.jsonl.
 bool run_folder_is_run(const char *path);
 
-// The values of the series, by index: run_record.steps has the first set, run_record.evals the second,
-// run_record.noise the third.
+// The indices of the values in run_record.steps, run_record.evals and run_record.noise.
 enum step_value {
     STEP_LOSS,
     STEP_GRAD_NORM,
@@ -59,15 +58,20 @@ struct run_score {
 
 // Evaluations on data.val.
 struct run_val {
-    double best_loss, last_loss, last_bits; // NaN: none. best_loss excludes the final evaluation
-    int64_t best_step, n;
+    double last_loss, last_bits; // loss and bits per byte of the last evaluation; NaN: none
+    // Number of evaluations, the lowest loss among them (NaN: none), and its step. The final evaluation
+    // counts only if there was no other.
+    int64_t n;
+    double best_loss;
+    int64_t best_step;
 };
 
 struct run_session {
-    int index;           // -1: no session is recorded
+    int index;           // index in run_record.sessions; -1: no session is recorded
     double hours_before; // hours of training before the session
-    double began;        // when it began, and the steps done by then
-    int64_t step;
+    // Wall-clock time at which the session began, in seconds; if none is recorded, when its first step began.
+    double began;
+    int64_t step; // steps done when the session began
 };
 
 struct run_record {
@@ -76,36 +80,38 @@ struct run_record {
     struct session *sessions;
     int n_sessions;
     enum run_state state;
-    int64_t total; // steps of the whole run, as far as known; 0: unknown
+    int64_t total; // expected number of steps of the whole run; 0: unknown
 
     struct metrics_reader reader;
     struct series steps, evals, noise;    // noise: only steps that measured the gradient noise scale
-    struct run_score scores[MOST_SCORES]; // further scores are left out
+    struct run_score scores[MOST_SCORES]; // if there are more, the others are left out
     int n_scores;
-    struct metrics_line last;       // the last step; its `text` is NULL. step 0: none yet
-    struct text last_text;          // the text of that line; length 0: none yet
-    double hours;                   // of training up to that step, without the time between sessions
-    double recent[RECENT_STEPS];    // losses of the last steps, a ring buffer
-    int64_t n_steps, not_finite;    // n_steps: lines read; not_finite: lines whose loss is not finite
-    double step_s, exposed_comm_s;  // sums over the steps
-    double tokens_sum, mfu_seconds; // sums of tokens/s and MFU, weighted by the seconds of the steps
+    struct metrics_line last;    // the line of the last step, without its `text`; step 0: none yet
+    struct text last_text;       // the text of the last step's line; length 0: none yet
+    double hours;                // hours of training up to the last step, without the time between sessions
+    double recent[RECENT_STEPS]; // losses of the last steps, a ring buffer
+    int64_t n_steps, not_finite; // n_steps: steps read; not_finite: those whose loss is not finite
+    // Sums over the steps, in seconds: of all their time, and of communication not hidden by compute.
+    double step_s, exposed_comm_s;
+    double tokens_sum, mfu_seconds; // sums over the steps of tokens/s x seconds and MFU x seconds
     struct run_val val;
     struct run_session current; // the session of the last step
 };
 
-// Opens a record. capacity: number of points kept per series (trainer/runs/series.h).
+// Opens the record of the run in folder `path`.
+//   capacity   maximum number of points kept per series (trainer/runs/series.h)
 void run_record_open(struct run_record *record, const char *path, int capacity);
 // Reads what is new. STATUS_FAILED: the metrics cannot be read.
-//   changed   [out] false if nothing is new, including the state; may be NULL
+//   changed   [out] true if there are new metrics or the state has changed; may be NULL
 enum status run_record_update(struct run_record *record, bool *changed) MUST_CHECK;
 void run_record_close(struct run_record *record);
 
 // Mean of the finite losses among the last RECENT_STEPS steps; NaN if there are none.
 double run_record_recent_loss(const struct run_record *record);
-// Mean over all steps; NaN without steps.
+// Mean tokens/s over all steps; NaN without steps.
 double run_record_tokens_per_s(const struct run_record *record);
-// Seconds until the run's last step, at the mean rate of the last session including evaluations; NaN:
-// unknown.
+// Returns the expected seconds from the last step read to the end of the run, by the present session's mean
+// time per step, including its evaluations; NaN if unknown.
 double run_record_seconds_left(const struct run_record *record);
 
 #endif

@@ -102,7 +102,7 @@ static double number_of(const cJSON *entry, const char *name) {
     return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : 0;
 }
 
-// Reads a count within [0, 2^53].
+// Reads a count, and clamps it to [0, 2^53]. Returns 0 if it is absent.
 static int64_t count_of(const cJSON *entry, const char *name) {
     return (int64_t)fmin(fmax(number_of(entry, name), 0), 9007199254740992.0);
 }
@@ -142,7 +142,7 @@ static bool is_named(const cJSON *event, const char *name) {
     return cJSON_IsString(event) && strcmp(event->valuestring, name) == 0;
 }
 
-// Reads one line into `sessions`, which has room for SESSIONS_MOST.
+// Reads one line into `sessions`. If SESSIONS_MOST are there and another begins, drops the oldest.
 static void read_line(const char *line, size_t length, struct session *sessions, int *n) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(entry, "event");

@@ -12,7 +12,7 @@
 
 // How a session ended, with the words in the file.
 #define SESSION_ENDS(X)                                                                                      \
-    X(SESSION_OPEN, "running")      /* no line of its end yet */                                             \
+    X(SESSION_OPEN, "running")      /* its end is not recorded yet */                                        \
     X(SESSION_FINISHED, "finished") /* all steps of the run are done */                                      \
     X(SESSION_STOPPED, "stopped")   /* by a signal; the checkpoint is written */                             \
     X(SESSION_FAILED, "failed")     /* with a message */
@@ -22,25 +22,26 @@ enum session_end { SESSION_ENDS(SESSION_ENUM) N_SESSION_ENDS };
 const char *session_end_name(enum session_end end);
 
 struct session {
-    double began, ended;     // wall-clock times; ended 0: no line of its end
+    double began, ended;     // wall-clock times in seconds; ended 0: the end is not recorded
     int64_t step;            // steps done when the session began
-    int64_t end_step, total; // steps done when it ended, and steps of the whole run, as known then
+    int64_t end_step, total; // at the session's end: steps done, and expected steps of the whole run
     char machine[72];        // host name
     char device[200];        // description of rank 0's device
-    char compute[16];        // dtype
+    char compute[16];        // name of the compute dtype
     char version[100];       // version of the program
     int ranks, threads;      // threads: of rank 0
     double parameters;       // number of the model's parameters
-    double gemm_flops_per_s; // measured, sum over ranks
-    double dense_peak_flops; // sum over ranks; 0: not known
+    double gemm_flops_per_s; // measured GEMM rate, sum over ranks
+    double dense_peak_flops; // dense peak in FLOP/s, sum over ranks; 0: not known
     enum session_end end;
-    char message[1000]; // message of the failure
-    // The line of the first step, a JSON object: figures that are the same in the whole session. "": absent,
-    // or written by an earlier version, which has these figures in the lines of steps.
+    char message[1000]; // message of the failure; "" without one
+    // The line of the session's first step, a JSON object with the figures that are the same in all its
+    // steps; "": absent. Earlier versions of this program wrote them to metrics.jsonl in every step.
     char constants[1600];
 };
 
-// Append a line to FOLDER/sessions.jsonl. If the file ends in an incomplete line, they start a new one.
+// sessions_begin, sessions_constants and sessions_end append a line to FOLDER/sessions.jsonl. If the file
+// ends in an incomplete line, they first end that line.
 //   session   sessions_end reads ended, end_step, total, end and message; sessions_begin the other members
 enum status sessions_begin(const char *folder, const struct session *session) MUST_CHECK;
 // Appends the line of the first step, for the session that began last.

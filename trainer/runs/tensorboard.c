@@ -1,5 +1,4 @@
-// Messages are mostly a few dozen bytes. Each is built on the stack and written as length, CRC of length,
-// data, CRC of data.
+// Each message is built on the stack and written as a record: length, CRC of length, data, CRC of data.
 #include "trainer/runs/tensorboard.h"
 
 #include <fcntl.h>
@@ -18,7 +17,7 @@
 #define FILE_PREFIX   "events.out.tfevents."
 #define WRITER        "zero.c"
 
-// Protobuf's wire types: (field number << 3) | type.
+// Protobuf's wire types. The key of a field is (field number << 3) | type.
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 
 struct message {
@@ -62,7 +61,8 @@ static void add_field(struct message *message, unsigned field, const void *bytes
     add_bytes(message, bytes, n);
 }
 
-// Event: 1 wall_time (double), 2 step (int64), 3 file_version, 5 summary, 10 source_metadata { 1 writer }.
+// Fields of an Event: 1 wall_time (double), 2 step (int64), 3 file_version, 5 summary, 10 source_metadata
+// { 1 writer }.
 static void begin_event(struct message *event, int64_t step) {
     double now = clock_wall_s();
     add_key(event, 1, WIRE_FIXED64);
@@ -81,9 +81,9 @@ static void add_event(struct tensorboard *board, const struct message *event) {
     text_add_bytes(&board->events, &data_crc, sizeof data_crc);
 }
 
-// ---- trimming
+// ---- removing events
 
-// The bytes of a message that are not yet read. A malformed message ends early.
+// The bytes of a message that are not yet read. Reading ends at the first malformed field.
 struct reader {
     const unsigned char *at, *end;
 };
@@ -139,7 +139,9 @@ static struct seen_event look_at_event(struct reader event) {
     return seen;
 }
 
-// Returns the bytes of the record at `at`: length, CRC of length, data, CRC of data. 0 if the record is torn.
+// Returns the number of bytes of the record at `at`: length, CRC of length, data, CRC of data. 0 if the
+// record is incomplete or damaged.
+//   data   [out] the record's data
 static size_t record_bytes(const unsigned char *at, size_t left, struct reader *data) {
     uint64_t length;
     uint32_t crc;
@@ -209,7 +211,7 @@ enum status tensorboard_open(struct tensorboard *board, const char *folder) {
     return STATUS_OK;
 }
 
-// Event: 5 summary { 1 value { 1 tag, 2 simple_value (float) } }.
+// Fields of the Event: 5 summary { 1 value { 1 tag, 2 simple_value (float) } }.
 void tensorboard_add(struct tensorboard *board, int64_t step, const char *tag, double value) {
     struct message event = {0}, summary = {0}, figure = {0};
     const float simple_value = (float)value;
@@ -230,7 +232,7 @@ enum status tensorboard_flush(struct tensorboard *board) {
 
 void tensorboard_close(struct tensorboard *board) {
     if (board->path && board->descriptor >= 0) {
-        const enum status written = tensorboard_flush(board); // an earlier failure is reported instead
+        const enum status written = tensorboard_flush(board); // retries what failed before
         (void)written;
         close(board->descriptor);
     }

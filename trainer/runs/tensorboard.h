@@ -1,6 +1,6 @@
 // TensorBoard event files, one per session. Format: TensorFlow record files with Event messages (event.proto,
-// summary.proto), written without protobuf. A step is the number of steps done. The first event of a file
-// names its writer.
+// summary.proto), written without protobuf. The `step` of an event is the number of
+// training steps done by then. The first event of a file names its writer.
 #ifndef ZERO_TRAINER_RUNS_TENSORBOARD_H
 #define ZERO_TRAINER_RUNS_TENSORBOARD_H
 
@@ -16,8 +16,9 @@ struct tensorboard {
     struct text events; // events that are not written yet
 };
 
-// Removes the events of steps after `steps_done` from FOLDER's event files, incomplete records at their ends,
-// and files without other events. A resumed run writes these steps again; otherwise both would be drawn.
+// Removes the events of steps after `steps_done` from FOLDER's event files, and incomplete records at their
+// ends. Removes files that then have no values. A resumed run writes these steps again, and TensorBoard would
+// otherwise draw both.
 enum status tensorboard_trim(const char *folder, int64_t steps_done) MUST_CHECK;
 // Creates FOLDER/events.out.tfevents.TIME.HOST and writes its first event.
 enum status tensorboard_open(struct tensorboard *board, const char *folder) MUST_CHECK;

@@ -1,6 +1,6 @@
-// Opens checkpoints and reads their values. Everything is verified first. Rank 0 reads the manifest and
-// broadcasts it; then the ranks that open together divide the data files and verify their sizes and
-// checksums.
+// Opens checkpoints and reads their values. A checkpoint is verified completely when it is opened. Rank 0
+// reads the manifest and broadcasts it. Then each of the ranks that open it together verifies the sizes and
+// checksums of some of the data files.
 #include "zero/checkpoint/checkpoint.h"
 
 #include <inttypes.h>
@@ -78,7 +78,8 @@ static enum status check_manifest(struct checkpoint *checkpoint, const struct ma
     return manifest_parse(checkpoint, text->json, text->length, text->place);
 }
 
-// Issues the same collectives on every rank, whatever the rank's file system holds.
+// Reads the manifest on rank 0, and compares it with what the other ranks find. Every rank issues the same
+// collectives, whatever its file system holds.
 static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoint,
                                  struct manifest_text *text) {
     TRY(ranks_agree(comm, ranks_is_root(comm) ? read_manifest(checkpoint, text) : STATUS_OK));
@@ -90,15 +91,15 @@ static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoin
 
 // ---- opening
 
-// Verifies every world-th file, starting at this rank's number.
+// Verifies every world-th file, beginning with the file whose index is this rank.
 static enum status verify_files(struct checkpoint *checkpoint, struct comm *comm) {
     for (int i = comm ? comm->rank : 0; i < checkpoint->n_files; i += comm ? comm->world : 1)
         TRY(checkpoint_files_verify(checkpoint->open, &checkpoint->files[i], comm));
     return STATUS_OK;
 }
 
-// Resolves RUN/checkpoints/best. The run moves that link; the checkpoint that it names now is read to the
-// end.
+// Resolves the link RUN/checkpoints/best once. All files are then read from the same checkpoint, even if
+// the run moves the link meanwhile.
 static char *follow_link(const char *folder) {
     char name[64];
     const ssize_t length = readlink(folder, name, sizeof name);

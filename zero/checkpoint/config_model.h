@@ -1,4 +1,4 @@
-// The model that a config describes. A new run and a checkpoint use the same code.
+// Computes the model that a config describes: that of a new run, or the one in the manifest of a checkpoint.
 #ifndef ZERO_ZERO_CHECKPOINT_CONFIG_MODEL_H
 #define ZERO_ZERO_CHECKPOINT_CONFIG_MODEL_H
 
@@ -7,7 +7,8 @@
 
 // Returns the model's sizes, with defaults filled in.
 struct gpt_config config_model(const struct config *config);
-// Returns the value of a field's option, as gpt_field_get numbers it.
+// Get and set the value of the option that determines a field of struct gpt_config. Bools and enums are
+// passed as numbers.
 double config_field_get(const struct config *config, const struct gpt_field *field);
 void config_field_set(struct config *config, const struct gpt_field *field, double value);
 

@@ -14,19 +14,19 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-#define READ_BYTES ((size_t)4 << 20) // read at a time for checksums
+#define READ_BYTES ((size_t)4 << 20) // bytes read at a time to compute a file's checksum
 
 struct slot {
-    const struct checkpoint_file *file; // NULL: free
+    const struct checkpoint_file *file; // the open file; NULL: the slot is free
     int descriptor;
-    uint64_t used; // value of the clock at the last use
+    uint64_t used; // checkpoint_files.clock at the last use
 };
 
 struct checkpoint_files {
     char *folder;
     pthread_mutex_t lock; // guards the members below; held while a file is read
     struct slot slots[CHECKPOINT_OPEN_FILES];
-    uint64_t clock;
+    uint64_t clock; // number of uses of slots so far
 };
 
 // ---- one file
@@ -48,11 +48,10 @@ static enum status cannot_open(const char *path, int error) {
                          : FAIL(STATUS_INVALID, "%s: is absent: %s; the checkpoint is incomplete", path,
                                 strerror(error));
     }
-    return FAIL(
-        STATUS_FAILED,
-        "%s: cannot be opened: %s; whether the checkpoint is good is not known until it can be read%s", path,
-        strerror(error),
-        error == EMFILE || error == ENFILE ? " (raise the limit of open files: ulimit -n)" : "");
+    return FAIL(STATUS_FAILED,
+                "%s: cannot be opened: %s; the checkpoint may be good, but cannot be verified%s", path,
+                strerror(error),
+                error == EMFILE || error == ENFILE ? " (raise the limit of open files: ulimit -n)" : "");
 }
 
 static void empty_slot(struct slot *slot) {
@@ -61,7 +60,7 @@ static void empty_slot(struct slot *slot) {
     *slot = (struct slot){0};
 }
 
-// Closes the least recently used file; false when none is open.
+// Closes the least recently used file. Returns false if none is open.
 static bool close_oldest(struct checkpoint_files *files) {
     struct slot *oldest = NULL;
     for (int i = 0; i < CHECKPOINT_OPEN_FILES; i++)
@@ -73,7 +72,8 @@ static bool close_oldest(struct checkpoint_files *files) {
 }
 
 // Opens a file. If the process has too many open files, closes cached ones (of `files`, which may be NULL)
-// and tries again. O_NONBLOCK: opening a FIFO must not wait for a writer.
+// and tries again. O_NONBLOCK is for the case that the path is a FIFO: opening it must not wait for a
+// writer.
 static int open_descriptor(struct checkpoint_files *files, const char *path) {
     int descriptor;
     do
@@ -97,7 +97,8 @@ static enum status open_regular(struct checkpoint_files *files, const char *path
     return status;
 }
 
-// Reads `bytes`, or fewer at the end of the file; *got is how many.
+// Reads `bytes` bytes from `offset` on, or fewer at the end of the file.
+//   got   [out] number of bytes read
 static enum status read_at(int descriptor, const char *path, uint64_t offset, void *out, size_t bytes,
                            size_t *got) {
     for (*got = 0; *got < bytes;) {
@@ -219,7 +220,8 @@ static enum status open_in_slot(struct checkpoint_files *files, struct checkpoin
     return STATUS_OK;
 }
 
-// Called with the lock held. The slot is valid until the lock is released.
+// Finds the slot of a file; opens the file if no slot has it. The caller holds the lock. The slot is valid
+// until the lock is released.
 static enum status find_slot(struct checkpoint_files *files, struct checkpoint_file *file, const char *path,
                              struct slot **out) {
     *out = NULL;
@@ -280,10 +282,11 @@ static enum status read_locked(struct checkpoint_files *files, struct checkpoint
     size_t got;
     TRY(find_slot(files, file, path, &slot));
     TRY(read_at(slot->descriptor, path, offset, out, bytes, &got));
-    return got == bytes ? STATUS_OK
-                        : FAIL(STATUS_FAILED,
-                               "%s: cannot read at byte %" PRIu64 ": it became shorter while it was read",
-                               path, offset + got);
+    return got == bytes
+               ? STATUS_OK
+               : FAIL(STATUS_FAILED,
+                      "%s: cannot read at byte %" PRIu64 ": the file became shorter while it was read", path,
+                      offset + got);
 }
 
 enum status checkpoint_files_read(struct checkpoint_files *files, struct checkpoint_file *file,

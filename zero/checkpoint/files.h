@@ -19,26 +19,29 @@
 struct checkpoint_file {
     char *name;
     uint64_t bytes, checksum; // as recorded in the manifest
-    // Identity of the file when this process first opened it. Reopening a replaced file is an error.
+    // Identity of the file when this process first opened it. Opening the file again after it was replaced or
+    // altered is an error.
     uint64_t device, inode;
     int64_t modified_s, modified_ns;
-    bool seen;
+    bool seen; // this process has opened the file: the identity is known
 };
 
 // A cache of open descriptors; the least recently used is closed first. Thread-safe.
 struct checkpoint_files;
 struct checkpoint_files *checkpoint_files_new(const char *folder);
-void checkpoint_files_delete(struct checkpoint_files *files); // NULL is fine
+void checkpoint_files_delete(struct checkpoint_files *files); // NULL: no-op
 
 // Reads the whole file and compares its size and checksum with the manifest's.
-//   comm   shows progress to its other ranks; NULL: none wait
+//   comm   passed to comm_progress during the read, so that other ranks do not take the read for a hang.
+//          NULL: no ranks wait
 enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file,
                                     struct comm *comm) MUST_CHECK;
 // Reads `bytes` from byte `offset` on.
 enum status checkpoint_files_read(struct checkpoint_files *files, struct checkpoint_file *file,
                                   uint64_t offset, size_t bytes, void *out) MUST_CHECK;
 
-// Reads a small file whole and appends a NUL. Free *data.
+// Reads a whole file and appends a NUL, which *bytes does not count. STATUS_INVALID if the file has more than
+// max_bytes. Free *data.
 enum status checkpoint_file_read_all(const char *path, size_t max_bytes, char **data,
                                      size_t *bytes) MUST_CHECK;
 // Reads the size of a file and its last n_tail bytes; if the file is shorter, the rest of `tail` is zero.

@@ -1,6 +1,6 @@
 // The folder of a run's checkpoints. Lists them, chooses the newest good one (rank 0 chooses for all), prunes
-// old ones, and removes what killed writers and other runs left behind. Names alone decide: step-N is a
-// checkpoint, anything else is not.
+// old ones, and removes what killed writers and other runs left behind. Only the name makes a folder a
+// checkpoint: step-N is one, anything else is not.
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -33,13 +33,12 @@ bool checkpoint_is_folder(const char *path) {
     return !known || kind != CHECKPOINT_PATH_ABSENT;
 }
 
-// ---- listing
+// ---- listing checkpoints
 
-#define MOST_DIGITS 15 // digits of a step
+#define MOST_DIGITS 15 // maximum digits of a step
 
 // Returns the step in a folder's name, or -1 if the folder is not a checkpoint. Only the name that
-// checkpoint_path writes counts: with a second name for the same step, one folder would be chosen and the
-// other opened.
+// checkpoint_path writes counts. If step-7 counted too, it could be chosen and step-00000007 be opened.
 static int64_t step_of(const char *name) {
     static const char prefix[] = "step-";
     char canonical[sizeof prefix + MOST_DIGITS + 8];
@@ -121,16 +120,17 @@ bool checkpoint_holds_steps(const char *path) {
     return status != STATUS_OK || n_steps > 0;
 }
 
-// ---- choosing
+// ---- choosing a checkpoint
 
-// Rank 0's choice, which it broadcasts. step -1: no further checkpoint to try.
+// The checkpoint that rank 0 chose, which it broadcasts.
 struct step_choice {
-    int64_t step;
-    int64_t n_listed;
+    int64_t step;            // -1: there is no further checkpoint to try
+    int64_t n_listed;        // number of checkpoints that rank 0 has found
     char place[RANKS_PLACE]; // the folder, as rank 0 sees it
 };
 
-// Rank 0 has found no checkpoint. A rank that finds one is looking at another folder.
+// Call it on the other ranks if rank 0 has found no checkpoint. Fails if this rank finds one, because it then
+// looks at another folder than rank 0.
 static enum status check_none_here(const char *checkpoints_folder, const struct step_choice *choice) {
     int64_t *steps;
     int n_steps;
@@ -154,13 +154,13 @@ bool checkpoint_is_gone(const char *path) {
 
 enum status checkpoint_fail_gone(const char *path) {
     return FAIL(STATUS_FAILED,
-                "%s: each checkpoint was removed before it could be read, as a run goes on there; raise its "
-                "checkpoint.keep, or wait until it ends",
+                "%s: the run that writes there removed each checkpoint before it could be read; raise its "
+                "checkpoint.keep, or wait until the run ends",
                 path);
 }
 
 // Opens a checkpoint of rank 0's list.
-//   gone   [out] it was removed meanwhile, which is not a failure
+//   gone   [out] true if the checkpoint was removed meanwhile, which is not a failure
 static enum status open_listed(struct comm *comm, const char *path, struct checkpoint **out, int *gone) {
     enum status status = checkpoint_open(comm, path, out);
     *gone = status != STATUS_OK && ranks_is_root(comm) && checkpoint_is_gone(path);
@@ -171,8 +171,8 @@ static enum status open_listed(struct comm *comm, const char *path, struct check
     return *gone ? STATUS_OK : status;
 }
 
-// Tries the checkpoints of rank 0's list on all ranks, newest first. The number of collectives depends only
-// on that list.
+// Tries to open the checkpoints of rank 0's list on all ranks, newest first. Rank 0 broadcasts each choice,
+// so that all ranks issue the same collectives.
 //   gone   [out] true if a listed checkpoint was removed meanwhile
 static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
                                int n_steps, struct checkpoint **out, int *gone) {
@@ -240,8 +240,9 @@ enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_f
     return ranks_agree(comm, ranks_is_root(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
 }
 
-// ---- opening a path of the command line
+// ---- opening a path from the command line
 
+// What a path names: a checkpoint folder, a run folder, or a folder of step-N folders.
 enum named { NAMED_CHECKPOINT, NAMED_RUN, NAMED_STEPS };
 
 static enum status find_kind_of_path(const char *path, const char *checkpoints, int *named) {
@@ -334,7 +335,7 @@ enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *fo
     return status;
 }
 
-// ---- removing and renaming
+// ---- pruning checkpoints
 
 static void remove_step(const char *checkpoints_folder, int64_t step) {
     char *path = checkpoint_path(checkpoints_folder, step),
@@ -342,7 +343,7 @@ static void remove_step(const char *checkpoints_folder, int64_t step) {
     if (file_rename(path, removed) == STATUS_OK) {
         file_remove_unneeded(removed);
     } else {
-        log_warning_once("%s; it is tried again with the next checkpoint", status_message());
+        log_warning_once("%s; removing it is tried again with the next checkpoint", status_message());
         status_clear();
     }
     free(removed);
@@ -358,7 +359,7 @@ void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step
     if (status == STATUS_OK)
         status = checkpoint_list(checkpoints_folder, &steps, &n_steps);
     if (status != STATUS_OK) {
-        log_warning_once("%s; old checkpoints stay until the next one", status_message());
+        log_warning_once("%s; old checkpoints stay until the next checkpoint is written", status_message());
         status_clear();
     }
     while (n_steps > 0 && steps[n_steps - 1] > step)
@@ -369,7 +370,7 @@ void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step
     free(steps);
 }
 
-// ---- the best one
+// ---- the link to the best checkpoint
 
 void checkpoint_name_best(const char *checkpoints_folder, int64_t step) {
     char name[32];
@@ -385,8 +386,8 @@ void checkpoint_name_best(const char *checkpoints_folder, int64_t step) {
         named = symlink(name, temporary) == 0 && rename(temporary, link) == 0;
     }
     if (!named)
-        log_warning("%s/" BEST_NAME " could not be made a link to the best checkpoint: %s",
-                    checkpoints_folder, strerror(errno));
+        log_warning("cannot update %s/" BEST_NAME ", the link to the best checkpoint: %s", checkpoints_folder,
+                    strerror(errno));
     free(checkpoint);
     free(temporary);
     free(link);
@@ -403,9 +404,10 @@ int64_t checkpoint_find_best(const char *checkpoints_folder) {
     return step_of(name);
 }
 
-// ---- leftovers
+// ---- leftovers of killed writers, and later checkpoints
 
-// A process killed between the two renames of a replacement leaves no folder under the step's own name.
+// Restores the old checkpoint if a process was killed between the two renames of a replacement. Then no
+// folder has the step's own name. Returns whether it restored one.
 static bool restore_replaced(const char *checkpoints_folder, const char *name) {
     const char *step = name + sizeof REPLACED_PREFIX - 1;
     if (strncmp(name, REPLACED_PREFIX, sizeof REPLACED_PREFIX - 1) != 0 || step_of(step) < 0)

@@ -1,5 +1,5 @@
-// See zero/checkpoint/layout.h. Setup is linear in the number of spans and lookups are logarithmic: 4,096
-// ranks and 256 layers have a million spans.
+// See zero/checkpoint/layout.h. Setup is linear in the number of spans and lookups are logarithmic, because
+// 4,096 ranks and 256 layers have a million spans.
 #include "zero/checkpoint/layout.h"
 
 #include <stdlib.h>
@@ -33,6 +33,7 @@ static size_t tensor_end(const struct params *params, int param) {
 }
 
 // Returns the end of the elements from `begin` on, at most `end`, that are either all stored or all absent.
+//   stored   [out] whether they are stored
 static size_t alike_end(const struct checkpoint_layout *layout, int kind, int unit, size_t begin, size_t end,
                         bool *stored) {
     const struct params *params = layout->params;
@@ -69,6 +70,7 @@ static int kinds_of_span(const struct checkpoint_layout *layout) {
     return layout->kinds.n + layout->kinds.has_average;
 }
 
+// Returns the kind that is stored at `place` (from 0) in a span, in file order.
 static int kind_at(const struct checkpoint_layout *layout, int place) {
     return place < layout->kinds.n ? place : CHECKPOINT_AVERAGE;
 }
@@ -106,8 +108,8 @@ void checkpoint_layout_make(struct checkpoint_layout *layout, const struct param
     layout->partition = &layout->own_partition;
 }
 
-// Returns the elements of a partition's span, from `element` on, that are stored contiguously or are all
-// absent.
+// Returns the longest span that begins at `element` of a partition's span and whose values are contiguous
+// in a file, or all absent.
 static struct checkpoint_span kind_span(const struct checkpoint_layout *layout, int span, int kind,
                                         size_t element) {
     const struct partition_span *owned = &layout->partition->spans[span];
@@ -126,7 +128,7 @@ static struct checkpoint_span kind_span(const struct checkpoint_layout *layout, 
     return out;
 }
 
-// Moves to the next stored elements of the cursor's span and kind.
+// Moves to the next stored elements of the cursor's span and kind. Returns false if there are none.
 static bool next_of_kind(const struct checkpoint_layout *layout, struct checkpoint_layout_cursor *cursor,
                          struct checkpoint_span *out) {
     const struct partition_span *owned = &layout->partition->spans[cursor->span];
@@ -184,7 +186,7 @@ void checkpoint_layout_free(struct checkpoint_layout *layout) {
     *layout = (struct checkpoint_layout){0};
 }
 
-#define DIGEST_SPANS 256
+#define DIGEST_SPANS 256 // number of spans hashed at a time
 
 uint64_t checkpoint_partition_digest(const struct partition *partition) {
     struct {

@@ -66,9 +66,9 @@ static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root
     TRY(get_string(root, "version", source, &checkpoint->version));
     if (format != MANIFEST_FORMAT_VERSION)
         return FAIL(STATUS_UNSUPPORTED,
-                    "%s: is of format %" PRId64
-                    ", which version %.80s of the program wrote, and this one reads "
-                    "format %d; export the weights with that version: ./train export RUN --to hf DIR",
+                    "%s: has format version %" PRId64
+                    ", written by version %.80s of the program, but this version reads only format version "
+                    "%d; export the weights with that version: ./train export RUN --to hf DIR",
                     source, format, checkpoint->version, MANIFEST_FORMAT_VERSION);
     TRY(get_string(root, "optimizer", source, &checkpoint->optimizer));
     TRY(get_string(root, "device", source, &checkpoint->device));
@@ -144,7 +144,8 @@ static enum status check_tensor(const struct param *param, const cJSON *item, co
     }
     if (!same)
         return FAIL(STATUS_INVALID,
-                    "%s: tensor \"%.60s\" is not where the model's sizes put %s (unit %d, offset %zu)",
+                    "%s: tensor \"%.60s\" differs in name, shape, unit or offset from what the model's sizes "
+                    "give: %s, unit %d, offset %zu",
                     source, name, param->name, param->unit, param->offset);
     return STATUS_OK;
 }
@@ -219,7 +220,8 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
         return FAIL(STATUS_INVALID, "%s: lists the files of %d ranks, expected %d", source, n_ranks,
                     checkpoint->world);
     if (n_files > MAX_WORLD)
-        return FAIL(STATUS_INVALID, "%s: lists %d files", source, n_files);
+        return FAIL(STATUS_INVALID, "%s: lists %d files, which is more than a checkpoint can have", source,
+                    n_files);
     checkpoint->files = allocate((size_t)(n_ranks + n_files), sizeof *checkpoint->files);
     cJSON_ArrayForEach(item, ranks) {
         int rank = checkpoint->n_files++;
@@ -261,7 +263,7 @@ static enum status make_layout(struct checkpoint *checkpoint, const cJSON *root,
     if (checkpoint_partition_digest(layout->partition) != digest)
         return FAIL(STATUS_UNSUPPORTED,
                     "%s: was written by another version of the program, which divides units among %d ranks "
-                    "differently (partition %s)",
+                    "differently than this version does (partition %s); use that version",
                     source, checkpoint->world, partition_name(checkpoint->partition));
     for (int rank = 0; rank < checkpoint->world; rank++)
         if (checkpoint->files[rank].bytes != layout->file_bytes[rank])
@@ -283,8 +285,8 @@ static enum status parse_tokenizer(struct checkpoint *checkpoint, const cJSON *r
     for (int i = 0; i < checkpoint->n_files && !known; i++)
         known = strcmp(name, checkpoint->files[i].name) == 0;
     if (!known)
-        return FAIL(STATUS_INVALID, "%s: tokenizer \"%.60s\" is neither \"bytes\" nor one of its files",
-                    source, name);
+        return FAIL(STATUS_INVALID,
+                    "%s: tokenizer \"%.60s\" is neither \"bytes\" nor one of the listed files", source, name);
     checkpoint->tokenizer =
         strcmp(name, "bytes") == 0 ? copy_string(name) : file_path("%s/%s", checkpoint->path, name);
     return STATUS_OK;

@@ -1,4 +1,5 @@
-// See the header. The manifest's seal already covers this JSON; its values are checked against bounds anyway.
+// See zero/checkpoint/run_state.h. The manifest's checksum already covers this JSON; its values are checked
+// against bounds anyway.
 #include "zero/checkpoint/run_state.h"
 
 #include <float.h>
@@ -24,31 +25,36 @@ enum field_type {
     LIST // a list of objects; the int or uint32_t at `n` has its length
 };
 
-#define WHOLE   0x1p53
+#define WHOLE   0x1p53 // the largest integer that a JSON number holds exactly
 #define STEP    (-2.0) // as a bound: the checkpoint's step
-#define NEXT    (-3.0) // the step after it
+#define NEXT    (-3.0) // as a bound: the step after the checkpoint's step
 #define SIBLING (-4.0) // as a bound: the integer at `n` of the same record, read before this field
 
 struct table;
 struct field {
-    const char *key; // in an array used in messages only
+    const char *key; // of the JSON member; for an element of a JSON array, used only in messages
     enum field_type type;
-    size_t at;          // offset in the record
-    double least, most; // of the value; for a list, of its length
+    size_t at;          // offset of the member in the record
+    double least, most; // bounds of the value or, for a list, of its length
+    // Offset of another member of the record. For a list: its length. For an object: an int that is 1 if
+    // the object exists (n 0: there is no such int). For a number: the integer to which a bound SIBLING
+    // refers.
     size_t n;
-    const struct table *of; // members of an object, or of a list's elements
+    const struct table *of; // describes the object, or each element of the list
     bool is_inline;         // the list is an array in the record, with room for `most`; else on the heap
-    bool may_lack;          // omitted if it is empty, or the int at `n` is 0
-    size_t bytes;           // size of a name
+    bool may_lack;          // the JSON may omit the member; printing omits it if it is empty
+    size_t bytes;           // size of a NAME's array
 };
 
+// Describes a record: a struct whose members are saved.
 struct table {
     const struct field *fields;
     int n_fields;
     size_t bytes;
-    bool is_array;                                                // its JSON is [a, b], without keys
-    bool ascends;                                                 // in a list, the first member must ascend
-    enum status (*check)(const void *record, const char *source); // may be NULL
+    bool is_array; // its JSON is [a, b], without keys
+    bool ascends;  // in a list, the first field of each element must be above that of the element before
+    // Checks the record as a whole, once its fields are read. May be NULL.
+    enum status (*check)(const void *record, const char *source);
 };
 
 #define AT(record, member)      offsetof(struct record, member)
@@ -194,7 +200,8 @@ static const void *value_of(const void *record, const struct field *field) {
     return (const char *)record + field->at;
 }
 
-// Reads an int or a uint32_t, which is never negative.
+// Returns the length of a list, or 1 if an object exists and 0 if not. The member that is read may be an int,
+// because it is never negative.
 static uint32_t length_of(const void *record, const struct field *field) {
     uint32_t n;
     memcpy(&n, (const char *)record + field->n, sizeof n);
@@ -350,9 +357,10 @@ void run_state_print(const struct run_state *state, struct text *out) {
 
 // ---- reading
 
+// The arguments of run_state_parse that all functions below need.
 struct reading {
-    int64_t step;
-    const char *source;
+    int64_t step;       // the checkpoint's step
+    const char *source; // names the manifest in messages
 };
 
 static double bound(const struct reading *reading, const void *record, const struct field *field,
@@ -365,7 +373,9 @@ static double bound(const struct reading *reading, const void *record, const str
                             : value;
 }
 
-// item: the value; NULL: find it in the object by its key
+// Reads a number into a field of the record.
+//   item     the JSON value; NULL: it is found in `object` by the field's key
+//   lowest   a lower bound besides the field's own
 static enum status read_number(const struct reading *reading, const cJSON *object, const cJSON *item,
                                void *record, const struct field *field, double lowest) {
     const bool whole = field->type != NUMBER;
@@ -427,7 +437,7 @@ static enum status read_list(const struct reading *reading, const cJSON *object,
     }
     cJSON_ArrayForEach(item, array) {
         char *element = elements_of(record, field) + n * table->bytes;
-        n++; // counted before it is read, so that it is freed
+        n++; // counted before it is read, so that it is freed if reading fails
         memcpy((char *)record + field->n, &n, sizeof n);
         if (table->is_array && (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != table->n_fields))
             return FAIL(STATUS_INVALID, "%s: an element of %s is not a list of %d numbers", reading->source,
@@ -453,7 +463,8 @@ static enum status read_object(const struct reading *reading, const cJSON *objec
     return STATUS_OK;
 }
 
-// lowest: lower bound of the first member
+// Reads the members of `object` (a JSON array if table->is_array) into a record.
+//   lowest   a lower bound of the first member besides that of its field
 static enum status read_record(const struct reading *reading, const cJSON *object, void *record,
                                const struct table *table, double lowest) {
     for (int i = 0; i < table->n_fields; i++) {

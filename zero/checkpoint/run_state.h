@@ -1,16 +1,17 @@
 // What a checkpoint records of its run besides step, config and weights. Each is a member of the manifest,
 // absent if there is nothing to record.
-//   loss_scale    with loss scaling
+//   loss_scale    with loss scaling: the scale and the counts of overflows
 //   data          what the run was trained on
 //   history       options that resumed runs changed on purpose (checkpoint.resume_with), in order
 //   best          the lowest validation loss of a saved step (checkpoint.keep_best)
-//   warmup_steps  of the schedule, fixed when the run began: a longer run does not warm up again
+//   warmup_steps  the number of warmup steps, fixed when the run began, so that extending the run does not
+//                 change the warmup
 //   pacing        with train.max_minutes: the time spent, and the last decision on the length of the run
 //   spikes        losses and gradient norms for detecting spikes, and how often the run diverged
 //   noise_scale   the gradient noise scale as measured so far, and the batch sizes chosen from it
 //   average       how many updates the average of the weights includes (train.ema, schedule-free AdamW)
-// One table (run_state.c) describes each field: key, type, place and bounds. It is used to print, read and
-// free.
+// Tables in run_state.c describe each field: its key, type, offset and bounds. The same tables are used to
+// print, read and free a state.
 #ifndef ZERO_ZERO_CHECKPOINT_RUN_STATE_H
 #define ZERO_ZERO_CHECKPOINT_RUN_STATE_H
 
@@ -38,23 +39,25 @@ struct data_task {
     uint64_t checksum;               // checksum of the task's file
 };
 
+// What a run was trained and evaluated on.
 struct data_record {
-    struct identity train, val; // val without shards: none
+    struct identity train, val; // val.n_shards 0: no validation data
     struct data_task *tasks;
     int n_tasks;
-    struct data_order *orders; // ascending steps
+    struct data_order *orders; // (n_orders) in ascending order of steps
     int n_orders;              // 0: no data is recorded
 };
 
+// A change of an option by a resumed run.
 struct run_change {
-    int64_t step;            // steps done before the change
+    int64_t step;            // number of steps done before the change
     char *option, *was, *is; // values as JSON text
 };
 
 // The lowest validation loss, on `sequences` evenly spaced sequences of data.val. Losses on another number of
 // sequences are not comparable.
 struct run_best {
-    int64_t step, sequences; // sequences 0: none
+    int64_t step, sequences; // sequences 0: no best loss yet
     double loss;
 };
 
@@ -63,40 +66,42 @@ struct run_best {
 struct pacing_decision {
     int64_t step, total;
     double position;
-    double spent_s; // when the decision was made; 0: not yet, and total is train.max_steps
+    // Seconds that the run had spent when the decision was made. 0: none was made yet, and `total` is
+    // train.max_steps.
+    double spent_s;
 };
 
 struct pacing_record {
-    double max_minutes; // train.max_minutes at the decision; 0: none
+    double max_minutes; // train.max_minutes at the decision; 0: no limit
     double spent_s;     // time of the whole run so far, including evaluations, samples and checkpoints
-    struct pacing_decision decision; // the last one
+    struct pacing_decision decision; // the last decision
 };
 
 #define SPIKE_WINDOW_MOST 1000
 
 struct spike_figures {
-    double loss, norm; // finite
+    double loss, norm; // both are finite
 };
 
 struct spike_record {
-    struct spike_figures window[SPIKE_WINDOW_MOST]; // of earlier steps, the oldest first
+    struct spike_figures window[SPIKE_WINDOW_MOST]; // (n) the figures of earlier steps, oldest first
     int n;
-    struct spike_figures newest; // of the last step; not in the window yet
-    int has_newest;              // 0: the last step did not count
+    struct spike_figures newest; // the figures of the last step, which are not in the window yet
+    int has_newest;              // 0: the last step was skipped, and is not recorded
     int64_t seen;                // steps that diverged: a spike, or a loss or norm that is not finite
     int64_t skipped;             // updates skipped because of divergence
     int64_t consecutive;         // diverged steps since the last step that did not diverge
 };
 
 struct noise_record {
-    double variance, square;    // smoothed estimates of tr(Sigma) and |G|^2
-    int64_t n, n_since;         // measurements in all, and since the batch last changed
-    struct config_stages grown; // train.max_batch_size: batch sizes by step
+    double variance, square;    // smoothed tr(Sigma) and |G|^2 (trainer/schedule.h)
+    int64_t n, n_since;         // number of measurements: in all, and since the batch size last changed
+    struct config_stages grown; // train.max_batch_size: the batch sizes chosen, each with its first step
 };
 
 struct average_record {
     int64_t n;         // updates in the average; 0: there is none yet
-    double weight_sum; // schedule-free AdamW: sum of their weights
+    double weight_sum; // schedule-free AdamW: sum of the updates' weights
     double lr_max;     // the largest learning rate so far
 };
 
@@ -114,18 +119,20 @@ struct run_state {
 };
 
 void run_state_free(struct run_state *state);
-// Copies the strings.
+// Appends a change to the history. Copies the strings.
 void run_state_add_change(struct run_state *state, int64_t step, const char *option, const char *was,
                           const char *is);
-// Moves the state. `from` keeps its members that own no memory.
+// Moves the state: `to` takes over the memory that `from` owns. The members of `from` that own no memory
+// keep their values.
 void run_state_move(struct run_state *to, struct run_state *from);
-// Adds an order that begins at `step`, or replaces the one that begins there. Copies `train`.
+// Records that the run trains on the data `train` from `step` on. Sets record->train to a copy, and adds an
+// order, or replaces one that begins at `step`.
 void data_record_begin_order(struct data_record *record, int64_t step, const struct identity *train);
 
 // Appends the members to the manifest, each with its comma and newline.
 void run_state_print(const struct run_state *state, struct text *out);
 // Reads the members into a zeroed state.
-//   step   the checkpoint's: later steps are rejected
+//   step   the checkpoint's step. Later steps in members are rejected (in batch_sizes: later than step + 1)
 // STATUS_INVALID: the message names `source` and what is wrong. Free the state after a failure too.
 enum status run_state_parse(struct run_state *state, const cJSON *manifest, int64_t step,
                             const char *source) MUST_CHECK;

@@ -16,8 +16,8 @@
 #include "zero/checkpoint/layout.h"
 #include "zero/checkpoint/manifest.h"
 
-// Bytes between flushes. Other ranks wait for this rank's file; flushing it all at once could look like a
-// hang.
+// Bytes written between two flushes to disk. Other ranks wait for this rank's file. Flushing it all at once
+// could take so long that they take it for a hang.
 #define SYNC_BYTES ((uint64_t)256 << 20)
 
 static const char *program_version = "unknown";
@@ -36,9 +36,9 @@ struct writing {
     const char *folder; // the folder of all checkpoints
     char *final, *temporary, *replaced;
     struct checkpoint_layout layout;
-    struct checkpoint_file *files; // (world + 3) one per rank, then three of the tokenizer
-    char (*names)[32];
-    bool is_disk; // the last failure on this rank was a disk error: worth trying again
+    struct checkpoint_file *files; // (world + 3) one per rank, then up to three of the tokenizer
+    char (*names)[32];             // (world + 1) names of the ranks' files
+    bool is_disk;                  // a failure in this phase is a disk error, so the phase is tried again
 };
 
 // ---- one rank's file
@@ -53,8 +53,8 @@ static uint32_t infinity_bits(const struct checkpoint_contents *contents, enum c
                                 : UINT32_C(0x7f800000);
 }
 
-// Magnitudes of at least `infinity` carry into the sign bit. Additions and ORs vectorize on every instruction
-// set.
+// True if all magnitudes, as fp32 bits, are below `infinity`. The addition makes any other magnitude carry
+// into the sign bit. Additions and ORs vectorize on every instruction set.
 static bool is_all_finite(const float *values, size_t n, uint32_t infinity) {
     uint32_t carries = 0;
     for (size_t i = 0; i < n; i++) {
@@ -74,8 +74,8 @@ static const char *tensor_name(const struct params *params, int unit, size_t ele
     return params->params[i].name;
 }
 
-// Reports values that are not finite. Their checkpoint would become the newest, and pruning would remove good
-// checkpoints.
+// Fails because a value is not finite. Such a checkpoint would become the newest, and pruning would then
+// remove good checkpoints.
 static enum status refuse_values(const struct writing *writing, const struct checkpoint_span *span,
                                  size_t begin, const float *values) {
     const struct checkpoint_contents *contents = writing->contents;
@@ -132,7 +132,7 @@ static enum status write_rank_file(const char *path, struct writing *writing, in
         status = write_span(writing, &writer, hash, chunk, &span);
     file->bytes = writer.bytes;
     file->checksum = XXH3_64bits_digest(hash);
-    writing->is_disk = status == STATUS_OK; // otherwise the values cannot be read, or are not finite
+    writing->is_disk = status == STATUS_OK; // else the values cannot be read, or are not finite
     if (status == STATUS_OK)
         status = file_commit(&writer);
     file_discard(&writer);
@@ -141,7 +141,7 @@ static enum status write_rank_file(const char *path, struct writing *writing, in
     return status;
 }
 
-// ---- what rank 0 adds
+// ---- files that rank 0 adds
 
 static enum status write_file_in(const char *folder, const char *name, const struct text *text) {
     char *path = file_path("%s/%s", folder, name);
@@ -163,7 +163,7 @@ static enum status write_tokenizer(const char *path, const struct tokenizer *tok
     return STATUS_OK;
 }
 
-// Writes a file of the folder, and frees its text.
+// Writes `text` to a file of the folder, describes the file in *file, and frees the text.
 static enum status write_listed(const char *folder, char *name, struct text *text,
                                 struct checkpoint_file *file) {
     *file = (struct checkpoint_file){
@@ -173,7 +173,8 @@ static enum status write_listed(const char *folder, char *name, struct text *tex
     return status;
 }
 
-// Writes the other files that tokenizer_load reads.
+// Writes the other files that tokenizer_load reads, if this tokenizer needs them: the tokens that end
+// generation, and the chat template. Appends the files to `files`.
 static enum status write_beside(const char *folder, const struct tokenizer *tokenizer,
                                 struct checkpoint_file *files, int *n_files) {
     const char *chat_template = tokenizer_chat_template(tokenizer);
@@ -235,7 +236,7 @@ static enum status sync_name(struct writing *writing) {
     return file_sync_folder(writing->folder);
 }
 
-// ---- all ranks
+// ---- all ranks together
 
 static void writing_init(struct writing *writing, const char *folder,
                          const struct checkpoint_contents *contents) {
@@ -281,8 +282,7 @@ static enum status write_own_file(struct writing *writing) {
     if (!file_is_folder(writing->temporary))
         return FAIL(STATUS_FAILED,
                     "%s was created by rank 0, but does not exist on this rank: run.dir must be in a file "
-                    "system that "
-                    "all machines share",
+                    "system that all machines share",
                     writing->temporary);
     char *path = file_path("%s/%s", writing->temporary, writing->files[rank].name);
     enum status status = write_rank_file(path, writing, rank, &writing->files[rank]);
@@ -304,7 +304,7 @@ static enum status check_written(struct writing *writing, int rank, const struct
     char seen[64];
     if (written->step != contents->step)
         return FAIL(STATUS_FAILED,
-                    "rank %d writes the checkpoint of step %" PRId64 ", rank 0 that of step %" PRId64, rank,
+                    "rank %d writes a checkpoint of step %" PRId64 ", but rank 0 one of step %" PRId64, rank,
                     written->step, contents->step);
     if (written->bytes != writing->layout.file_bytes[rank])
         return FAIL(STATUS_FAILED, "rank %d wrote %" PRIu64 " bytes of a checkpoint, expected %" PRIu64, rank,
@@ -341,8 +341,8 @@ static enum status gather_files(struct writing *writing) {
     return comm_agree(comm, status);
 }
 
-// Runs one step of the writing, and tries it once more if the disk fails: some failures are brief, and the
-// run would end because of them.
+// Runs one phase of writing. If the disk fails, tries the phase once more: some failures are brief, but
+// would end the run.
 static enum status attempt(struct writing *writing, enum status (*act)(struct writing *writing)) {
     const struct timespec nap = {.tv_nsec = 500000000};
     writing->is_disk = true;

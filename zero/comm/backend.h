@@ -36,10 +36,10 @@ struct comm_verdict {
 struct comm_backend {
     const char *name;
     // Allocates and frees what bulk collectives need on comm->device. detach is also called after a failed
-    // attach. NULL: nothing to allocate. Called with one rank too.
+    // attach. Both are NULL if there is nothing to allocate. They are called with one rank too.
     enum status (*attach)(struct comm *comm);
     void (*detach)(struct comm *comm);
-    // A bulk collective, on comm->stream.
+    // Runs a bulk collective, with its device work on comm->stream.
     enum status (*bulk)(struct comm *comm, const struct comm_call *call);
     // Control collectives. `bytes` may be any number, including 0. Each one synchronizes all ranks, so ranks
     // that are in different collectives notice it.
@@ -49,22 +49,26 @@ struct comm_backend {
     enum status (*agree)(struct comm *comm, const struct comm_id *id, struct comm_verdict *verdict);
     // Reports a failure to all ranks, without waiting for them.
     void (*abort)(struct comm *comm, enum status status, const char *message);
-    // Ends communication. Every rank that is still able to calls it, with the status that it exits with.
+    // Ends communication. Called by every rank that still can, with the status that the rank exits with.
     // Called with one rank too.
     void (*close)(struct comm *comm, enum status status);
 };
 
-// Bulk collectives as work on streams. A backend above still does everything else. Called with several ranks
-// only; bulk, wait and watch only where attach has set comm->device_data, and before detach.
+// A backend that runs bulk collectives as work on streams. A comm_backend still does everything else. The
+// functions are called only with several ranks; bulk, gather, wait and watch only between an attach that sets
+// comm->device_data and detach.
 struct comm_device_backend {
     const char *name;
     // All ranks call it together and decide whether they use this backend. Sets comm->device_data if they do.
-    // Returns STATUS_OK in both cases.
+    // Not using it is a failure only if the user asked for it (comm.backend=nccl).
     enum status (*attach)(struct comm *comm);
     void (*detach)(struct comm *comm); // no-op without comm->device_data
-    // Issues a collective to comm->stream, after the work already issued to `stream`. Adds to comm->traffic.
+    // Issues a collective to comm->stream, after the work already issued to `stream`. Adds its bytes and
+    // calls to comm->traffic.
     enum status (*bulk)(struct comm *comm, struct stream *stream, const struct comm_call *call,
                         comm_work *work);
+    // Implements comm_gather_device: `mine` and `all` are in device memory. Also makes `stream` wait for the
+    // result.
     enum status (*gather)(struct comm *comm, struct stream *stream, const struct comm_id *id,
                           const void *mine, size_t bytes, void *all);
     // Makes `stream` wait for the collective. With stream NULL, the host waits.

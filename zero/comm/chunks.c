@@ -28,7 +28,7 @@ size_t comm_chunk_elements(const struct comm_chunks *chunks, int owner, size_t r
     return total - begin < chunks->chunk ? total - begin : chunks->chunk;
 }
 
-// to = n elements starting at in[in], converted to the communication dtype.
+// Copies n elements from in[in] on to `to`, converted to the communication dtype.
 static enum status pack(const struct comm_chunks *chunks, void *to, size_t in, size_t n) {
     struct comm *comm = chunks->comm;
     const struct comm_call *call = chunks->call;

@@ -1,5 +1,5 @@
-// The part that all backends share: it numbers and counts collectives, queues bulk collectives and waits for
-// them, sums a few values, and agrees on failures. zero/comm/backend.h is what backends implement.
+// The part of zero/comm that all backends share. It numbers and counts collectives, queues bulk collectives
+// and waits for them, sums a few values, and agrees on failures. Backends implement zero/comm/backend.h.
 #include "zero/comm/comm.h"
 
 #include <assert.h>
@@ -71,7 +71,7 @@ struct comm_queue {
     struct event issued[QUEUE_LENGTH]; // per entry: marks the end of the caller's work at submission
     uint64_t n_submitted, n_done;
     enum status status; // the first failure; later collectives are dropped
-    bool running;       // a collective is running, on whichever thread
+    bool running;       // a collective is running, on either thread
     bool stopping;      // the thread is to end once the queue is empty
 };
 
@@ -96,6 +96,7 @@ static enum status run_call(struct comm *comm, const struct comm_call *call, str
 
 // Runs the oldest entry that has not begun. The caller holds the lock, before and after; no other thread may
 // be running an entry.
+//   eager   true on the caller's thread, which waits for the entry; false on the queue's thread
 static void run_next(struct comm *comm, bool eager) {
     struct comm_queue *queue = comm->queue;
     struct comm_call call = queue->calls[queue->n_done % QUEUE_LENGTH];
@@ -172,8 +173,8 @@ static void queue_delete(struct comm *comm) {
     queue_free(queue);
 }
 
-// Appends a collective, which begins once `stream` has finished the work issued to it so far. Blocks while
-// the queue is full. Returns the failure of an earlier collective, if there was one.
+// Appends a collective to the queue. It begins once `stream` has finished the work issued to it so far.
+// Blocks while the queue is full. Returns the failure of an earlier collective, if there was one.
 static enum status queue_submit(struct comm *comm, struct stream *stream, const struct comm_call *call,
                                 comm_work *handle) {
     struct comm_queue *queue = comm->queue;
@@ -217,8 +218,8 @@ static enum status queue_wait(struct comm *comm, comm_work handle) {
 
 // ---- bulk collectives
 
-// With one rank, whatever the backend, a bulk collective is a copy or an addition on the caller's stream:
-// nothing is sent, nothing is rounded to the communication dtype.
+// Runs a bulk collective with one rank. Whatever the backend, it is a copy or an addition on the caller's
+// stream: nothing is sent, and nothing is rounded to the communication dtype.
 static enum status run_alone(struct stream *stream, const struct comm_call *call) {
     struct comm_cursor cursor = {.transfer = call->transfer};
     comm_transfer_owners(call->transfer, 1, &cursor.span, NULL);
@@ -236,7 +237,7 @@ static enum status run_alone(struct stream *stream, const struct comm_call *call
     return STATUS_OK;
 }
 
-// Reports a failure at once: other ranks may be waiting for this one.
+// Reports a failure, if there is one, at once: other ranks may be waiting for this one.
 static enum status end_device_call(struct comm *comm, enum status status) {
     if (status != STATUS_OK)
         comm_abort(comm, status);
@@ -301,7 +302,8 @@ enum status comm_exchange(struct comm *comm, struct stream *stream, const struct
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) {
     if (comm->device_data)
         return end_device_call(comm, comm->device_backend->wait(comm, stream, work));
-    // On the communication thread, a collective that is done has also finished on the device.
+    // Without device_data, a collective that is done has also finished on the device, so the host need not
+    // wait for `stream`.
     return comm->queue && work ? queue_wait(comm, work) : STATUS_OK;
 }
 
@@ -326,11 +328,12 @@ static enum status settle(struct comm *comm) {
     return comm->device_data ? STATUS_OK : comm_wait(comm, NULL, COMM_WORK_ALL);
 }
 
-// Requires several ranks. The caller has waited for the bulk collectives, or does not need to.
+// Counts a collective on host memory and returns its id. Requires several ranks. The caller has waited for
+// the bulk collectives, or does not need to.
 static struct comm_id begin_host_call(struct comm *comm, enum comm_collective collective,
                                       enum comm_operation operation) {
     comm->traffic.calls[operation]++;
-    comm->traffic.host_s -= clock_monotonic_s(); // until end_host_call
+    comm->traffic.host_s -= clock_monotonic_s(); // end_host_call adds the time of the end
     profile_begin(comm->profile, PROFILE_SPAN, comm_collective_name(collective));
     return (struct comm_id){rank_state_issue(comm->state, collective), collective};
 }
@@ -357,8 +360,8 @@ enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void 
     return gather(comm, COLLECTIVE_GATHER, mine, bytes, all);
 }
 
-// Does not wait for bulk collectives: after an agreed failure they are dropped, but its message must still be
-// broadcast.
+// Broadcasts without waiting for bulk collectives: after an agreed failure they are dropped, but the
+// failure's message must still be broadcast.
 static enum status broadcast(struct comm *comm, void *data, size_t bytes, int root) {
     const struct comm_id id = begin_host_call(comm, COLLECTIVE_BROADCAST, COMM_BROADCAST);
     return end_host_call(comm, bytes, comm->backend->broadcast(comm, &id, data, bytes, root));
@@ -369,7 +372,8 @@ enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root
     return comm->world == 1 ? STATUS_OK : broadcast(comm, data, bytes, root);
 }
 
-// all (world, n): scratch
+// Sums n values over the ranks.
+//   all   (world, n) scratch
 static enum status sum(struct comm *comm, double *values, size_t n, double *all) {
     TRY(gather(comm, COLLECTIVE_SUM, values, n * sizeof *values, all));
     for (size_t i = 0; i < n; i++) {
@@ -398,7 +402,8 @@ enum status comm_barrier(struct comm *comm) {
     return gather(comm, COLLECTIVE_BARRIER, &nothing, 0, &nothing);
 }
 
-// Every rank takes over the message of rank `from`. The message names that rank if name_it.
+// Records the message of rank `from` on every rank, as the message of `status`. With name_it, it begins
+// with "rank N: ".
 static enum status broadcast_message(struct comm *comm, enum status status, int from, bool name_it) {
     char message[COMM_MESSAGE_BYTES] = {0};
     if (comm->rank == from)
@@ -487,7 +492,7 @@ enum status comm_close(struct comm *comm, enum status status) {
         comm_abort(comm, status);
     comm_detach(comm);
     // The last agreement. It reports a late failure to every rank. After a failure that all ranks know, it
-    // makes them wait for the slowest.
+    // makes them wait for the slowest rank.
     if (agrees) {
         struct comm_verdict worst = {STATUS_OK, comm->rank, 1};
         const struct comm_id id = begin_host_call(comm, COLLECTIVE_CLOSE, COMM_CONTROL);

@@ -45,10 +45,10 @@ uint64_t comm_volume_calls(const struct comm_volume *volume);
 // Totals of this rank since the communicator was opened.
 struct comm_traffic {
     uint64_t bytes[N_COMM_OPERATIONS]; // payload sent to other ranks
-    uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 with one rank
-    double busy_s;                     // spent in bulk collectives
+    uint64_t calls[N_COMM_OPERATIONS]; // number of collectives; 0 with one rank
+    double busy_s;                     // time spent in bulk collectives
     double waited_s;                   // part of busy_s during which the caller waited
-    double host_s; // spent in collectives on host memory, without waiting for bulk collectives
+    double host_s; // time spent in collectives on host memory, without waiting for bulk collectives
 };
 
 // The path of bulk collectives between GPUs.
@@ -62,18 +62,18 @@ enum comm_path {
 struct comm_failures {
     atomic_llong hang_ms;   // how long to wait for a rank that shows no progress; 0: without limit
     atomic_uint known;      // status_serial() of the failure that every rank knows of; 0: none
-    atomic_ullong known_at; // collectives issued when it became known
+    atomic_ullong known_at; // how many collectives this rank had issued when the failure became known
 };
 
 struct profile;
 struct rank_state;
-// A communicator. Callers may read the members before `backend` and `traffic`, and may set `profile`. All
-// other members are private to this folder.
+// A communicator. Callers may read the members before `backend`, and also `traffic`, `for_gpu` and
+// `path_text`. They may set `profile`. All other members are private to this folder.
 struct comm {
     int rank, world;
-    int local_rank, local_world; // among the ranks on this machine
-    int processors;              // CPUs of this rank: its share of local_processors
-    int local_processors;        // CPUs of all ranks of the machine
+    int local_rank, local_world; // this rank's number among the ranks on its machine; how many these are
+    int processors;              // number of CPUs of this rank: its part of local_processors
+    int local_processors;        // number of CPUs of all ranks on this machine
     char place[80]; // "on HOST: ", printed before this rank's messages; "" if all ranks are on one machine
     const struct comm_backend *backend;
     struct rank_state *state; // what this rank shows to the others; NULL with one rank
@@ -81,7 +81,7 @@ struct comm {
     struct comm_traffic traffic; // read it after comm_wait(COMM_WORK_ALL)
     struct device *device;       // set by comm_attach
     struct stream stream;        // on that device: runs sums and copies
-    struct event issued;      // marks the end of the caller's work, for a bulk collective that runs at once
+    struct event issued; // marks the end of the caller's work before a bulk collective that is not queued
     struct comm_queue *queue; // queued bulk collectives; NULL: each runs when it is issued
     void *data;               // private to the backend
     // Bulk collectives as stream work, used where device_data is set. NULL: not wanted.
@@ -91,8 +91,9 @@ struct comm {
     bool for_gpu;               // rank 0's comm_options.for_gpu
     enum comm_path path;
     char path_text[512]; // for the log: how GPUs exchange data, and why; set by comm_attach; "" without GPUs
-    struct profile *profile; // records the time spent here; NULL: none
-    bool eager;              // the caller waits for the running bulk collective: spin before sleeping
+    struct profile *profile; // records the time spent in collectives and waits; NULL: none
+    // True if a caller waits for the running bulk collective. Waits inside it then spin before they sleep.
+    bool eager;
 };
 
 // ---- opening and closing
@@ -101,40 +102,42 @@ struct comm {
 struct comm_options {
     const char *build;     // identifies the build; compared between ranks. NULL: not known
     bool shared_memory;    // exchange through shared memory on one machine; false: MPI messages
-    double hang_timeout_s; // 0: none
+    double hang_timeout_s; // how long a rank may show no progress while others wait for it; 0: no limit
     bool for_gpu;          // bulk collectives move GPU memory: larger chunks
     enum comm_path path;
 };
 // Opens a communicator of all ranks, if an MPI launcher started this process, else of one rank.
 // STATUS_INVALID: two ranks run different builds. Rank 0 has printed the error; the caller logs nothing more.
-// STATUS_UNSUPPORTED: the launcher started another number of processes than MPI has ranks. It then belongs to
-// another MPI than the program was built with, or to none.
+// STATUS_UNSUPPORTED: the launcher started another number of processes than MPI has ranks. Such a launcher
+// belongs to another MPI than the program was built with, or to none.
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
 // Opens a communicator of one rank, for tests and single-rank commands.
 struct comm *comm_open_self(void);
 // Sets the device whose memory bulk collectives read and write, and on which sums run. Call it again to
 // change the device, which must stay open until comm_detach or comm_close. All ranks call it together.
 //   overlap   run bulk collectives on a thread, in order of issue, while the caller computes; false: each is
-//             done when it returns. No effect where comm_on_device: those always run beside the caller's work
+//             done when its call returns. No effect where comm_on_device: there they always overlap
 // Errors: STATUS_UNSUPPORTED where comm_options.path is COMM_PATH_NCCL and NCCL cannot be used.
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) MUST_CHECK;
 void comm_detach(struct comm *comm);
-// Ends communication; the last call of every rank. Returns the status to exit with: `status`, or the failure
-// of another rank. Sends a failure that the other ranks do not know to them. With several ranks it prints the
-// failure once; nothing is logged after it.
+// Ends communication; the last call of every rank. Returns the status to exit with: `status`, or the
+// failure of another rank. Reports `status` to the other ranks if it is a failure that they do not know.
+// With several ranks it prints the failure once; nothing is logged after it.
 enum status comm_close(struct comm *comm, enum status status);
-// Raises the hang timeout to twice `seconds`, the length of a normal step. May be called from any thread.
+// Raises the hang timeout to at least twice `seconds`, the length of a normal step. Callable from any thread.
 void comm_expect_seconds(struct comm *comm, double seconds);
 // Shows the other ranks that this rank is working between two collectives. Cheap; callable from any thread.
 void comm_progress(struct comm *comm);
-// Bytes of host memory that each rank needs for its links to the others.
+// Returns the bytes of host memory that each rank needs for its links to the others.
 //   world    number of ranks
 //   linked   ranks reached through shared memory, this one included: local_world, or 1 without
 //            comm.shared_memory; the others are reached by messages
 //   for_gpu  as comm_options.for_gpu
 size_t comm_memory_bytes(int world, int linked, bool for_gpu);
-// Bytes that each rank needs for sums, in its device's memory (`place`).
-//   by_nccl   true where comm_on_device
+// Returns the bytes of device memory that each rank needs for the sums of reduce-scatters.
+//   place     where that memory is: on a GPU or, for the CPU, on the host
+//   for_gpu   as comm_options.for_gpu
+//   by_nccl   true if bulk collectives use NCCL
 size_t comm_sums_bytes(int world, enum region_place place, bool for_gpu, bool by_nccl);
 
 // ---- bulk collectives
@@ -142,7 +145,7 @@ size_t comm_sums_bytes(int world, enum region_place place, bool for_gpu, bool by
 // Arguments of all bulk collectives:
 //   stream     the collective reads `in` after the work already issued to it; after comm_wait, work issued to
 //              it sees the results
-//   transfer   the same on every rank
+//   transfer   must be the same on every rank
 //   work       [out] handle for comm_wait. Until then the caller must not change `in`, `out` or `transfer`
 // With one rank nothing is sent: the collective is work on `stream`.
 
@@ -156,24 +159,24 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
                                 const struct comm_transfer *transfer, const float *in, float *out,
                                 enum dtype comm_dtype, bool accumulate, comm_work *work) MUST_CHECK;
 // All-gather. Every rank receives in out[span.out ..] the owner's in[span.in ..], for each span.
-//   type   of the elements
+//   type   dtype of the elements
 // The owner's `in` and `out` may be the same memory.
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
 // Exchange. Each span goes from its owner's in[span.in ..] to out[span.out ..] of rank span.to only. With one
 // rank it is copied.
-//   type   of the elements
+//   type   dtype of the elements
 // `in` and `out` must not overlap.
 enum status comm_exchange(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                           const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
 // Waits for one bulk collective and all issued before it. Returns the first failure.
-//   stream   where comm_on_device, this stream waits instead of the host; elsewhere the host waits. NULL: the
-//            host waits
-//   work     COMM_WORK_ALL: waits for all
+//   stream   where comm_on_device, this stream waits, and the host does not. Elsewhere the host waits.
+//            NULL: the host waits
+//   work     the handle of the collective; COMM_WORK_ALL: waits for all
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
 
-// True if bulk collectives are work on streams and never wait on the host: with NCCL, and with one rank. The
-// same on all ranks from comm_attach to comm_detach.
+// True if bulk collectives are work on streams, and the host never waits for them: with NCCL, and with one
+// rank. All ranks have the same value from comm_attach to comm_detach.
 bool comm_on_device(const struct comm *comm);
 // Gathers every rank's `mine` into all (world * bytes), in rank order, as work on `stream`. Both are device
 // memory. For small values, and only if comm_on_device.
@@ -184,12 +187,15 @@ enum status comm_gather_device(struct comm *comm, struct stream *stream, const v
 //
 // All but comm_agree first wait for the bulk collectives issued before them, unless comm_on_device.
 
-// values[i] = sum over ranks, added along the tree. Every rank gathers all contributions, a few thousand
-// values at a time.
+// Sets values[i] to the sum of all ranks' values[i], added along the tree. Every rank gathers all
+// contributions, a few thousand values at a time.
 enum status comm_sum(struct comm *comm, double *values, size_t n) MUST_CHECK;
-// all (world * bytes) receives every rank's `mine`, in rank order. For small values: each rank holds `all`.
+// Gathers every rank's `mine` into all (world * bytes) of every rank, in rank order. For small values,
+// because each rank holds `all`.
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
+// Copies `data` of rank `root` to `data` of all other ranks.
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;
+// Returns once every rank has called it.
 enum status comm_barrier(struct comm *comm) MUST_CHECK;
 // Returns the worst status of all ranks, with the message of the lowest rank that has it. The message names
 // that rank unless all ranks have the status. STATUS_STOPPED counts: one rank that is asked to stop stops all

@@ -5,8 +5,8 @@
 #include "zero/comm/mpi/mpi.h"
 #include "zero/comm/nccl/nccl.h"
 
-// Environment variables that Open MPI, MPICH and its derivatives, Slurm and PMIx set for the processes that
-// they start.
+// True if Open MPI, MPICH or one of its derivatives, Slurm or PMIx started this process: they set
+// these environment variables.
 static bool started_by_launcher(void) {
     static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
@@ -15,13 +15,14 @@ static bool started_by_launcher(void) {
     return false;
 }
 
-// Processes that a launcher starts but MPI does not connect would each train the whole run. Batch scripts and
-// shells of interactive jobs inherit some of these variables. SLURM_STEP_NUM_TASKS describes the own step
-// only; SLURM_NTASKS is set in all of them and shows nothing.
+// Fails if a launcher started processes that MPI does not connect: each would train the whole run.
+// SLURM_NTASKS is not used, because batch scripts and shells of interactive jobs have it too.
+// SLURM_STEP_NUM_TASKS describes only the job step of this process.
 static enum status check_launcher(const struct comm *comm) {
     static const struct {
         const char *name;
-        bool is_of_mpi; // counts the ranks of any MPI world
+        // True: the value must equal the number of MPI ranks. False: only if MPI sees a single rank.
+        bool is_of_mpi;
     } sizes[] = {{"OMPI_COMM_WORLD_SIZE", true},
                  {"PMI_SIZE", true},
                  {"SLURM_STEP_NUM_TASKS", false},

@@ -62,7 +62,7 @@ void rank_state_report(const struct rank_state *state, struct rank_report *out) 
     }
 }
 
-// Only half of the history is valid: the other half may be overwritten while a report is made.
+// Uses only the newer half of the history: the older half may be overwritten while a report is made.
 bool report_collective(const struct rank_report *report, uint64_t number, enum comm_collective *out) {
     if (number >= report->n_issued || report->n_issued - number > STATE_HISTORY / 2)
         return false;

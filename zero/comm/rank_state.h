@@ -35,18 +35,18 @@ struct comm_id {
 // one collective of each channel at the same time.
 enum comm_channel { CHANNEL_BULK, CHANNEL_CONTROL, CHANNEL_DEVICE, N_CHANNELS };
 
-#define STATE_HISTORY 128 // how many of the last collectives are known by name
+#define STATE_HISTORY 128 // number of a rank's last collectives whose names are kept
 
 // Times are milliseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 struct rank_state {
     atomic_llong heartbeat_ms; // when the watchdog last ran: the process is alive
     atomic_llong progress_ms;  // the last sign of work: collective issued, wait ended, unit computed
-    atomic_ullong n_issued;    // collectives issued
-    atomic_uchar collectives[STATE_HISTORY]; // the name of collective n, at n % STATE_HISTORY
+    atomic_ullong n_issued;    // number of collectives issued
+    atomic_uchar collectives[STATE_HISTORY]; // enum comm_collective of number n, at n % STATE_HISTORY
     struct {
-        atomic_int peer; // 1 + the rank that this rank waits for; 0: not waiting
-        atomic_ullong call;
-        atomic_llong since_ms;
+        atomic_int peer;       // 1 + the rank that this rank waits for; 0: not waiting
+        atomic_ullong call;    // number of the collective in which it waits
+        atomic_llong since_ms; // when the wait began
     } waits[N_CHANNELS];
 };
 
@@ -78,8 +78,8 @@ static inline bool report_is_waiting(const struct rank_report *report) {
             return true;
     return false;
 }
-// Finds the name of collective `number`. False if the rank has not issued it, or issued it more than
-// STATE_HISTORY collectives ago.
+// Finds which collective has this number. False if the rank has not issued it, or if it is not among the last
+// STATE_HISTORY / 2 that the rank issued.
 bool report_collective(const struct rank_report *report, uint64_t number, enum comm_collective *out);
 
 #endif

@@ -13,8 +13,8 @@
 #define LARGEST_CHUNK  ((size_t)256 << 10) // fits a core's L2 cache
 #define LARGEST_OF_GPU ((size_t)2 << 20)   // 80 us at 25 GB/s; a synchronization is short in comparison
 #define SMALLEST_CHUNK ((size_t)16 << 10)
-#define ALL_CHUNKS     ((size_t)64 << 20) // bound: one chunk from each other rank
-#define NAP_NS         10000000           // the longest sleep; then the caller checks for failures
+#define ALL_CHUNKS     ((size_t)64 << 20) // limit on the bytes of one chunk from every other rank, together
+#define NAP_NS         10000000           // longest sleep in a wait; then the caller checks for failures
 
 size_t link_chunk_bytes(int world, bool for_gpu) {
     const size_t largest = for_gpu ? LARGEST_OF_GPU : LARGEST_CHUNK;
@@ -80,7 +80,8 @@ const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes)
     return chunk_place(ring, atomic_load_explicit(&ring->consumed, memory_order_relaxed), chunk_bytes);
 }
 
-// A futex compares the ring's own count, so no wake-up is lost between the poll and the sleep.
+// Sleeps until woken, at most NAP_NS, unless *word is no longer `value`. The kernel compares them before it
+// sleeps, so no wake-up is lost between the poll and the sleep.
 static void sleep_while(atomic_uint *word, unsigned value) {
     const struct timespec most = {.tv_nsec = NAP_NS};
     syscall(SYS_futex, word, FUTEX_WAIT, value, &most, NULL, 0);

@@ -1,8 +1,8 @@
 // The order of sums over ranks: a fixed binary tree over rank numbers, ((0 + 1) + (2 + 3)) + ..., for any
-// number of ranks. The left subtree of n ranks has the largest power of two below n. If every machine has the
-// same power of two of ranks, those of a machine form a subtree, so summing within machines first gives the
-// same bits. Rounding errors grow with the logarithm of the number of ranks (Higham, Accuracy and Stability
-// of Numerical Algorithms, 4.2).
+// number of ranks. The size of the left subtree of n ranks is the largest power of two below n. If all
+// machines have the same number of ranks and it is a power of two, each machine's ranks form a subtree.
+// Summing within machines first then gives the same bits. Rounding errors grow with the logarithm of the
+// number of ranks (Higham, Accuracy and Stability of Numerical Algorithms, 4.2).
 #ifndef ZERO_ZERO_COMM_SUM_TREE_H
 #define ZERO_ZERO_COMM_SUM_TREE_H
 
@@ -14,7 +14,7 @@ static inline int sum_tree_left(int n) {
     return left;
 }
 
-// Returns how many partial sums are kept at most while n ranks are added: floor(log2 n).
+// Returns the maximum number of partial sums kept while the values of n ranks are added: floor(log2 n).
 static inline int sum_tree_depth(int n) {
     int depth = 0;
     while (n > 1) {

@@ -9,7 +9,7 @@ void comm_spans_link(struct comm_span *spans, int n_spans) {
     int n_owners = 0;
     for (int i = 0; i < n_spans; i++)
         n_owners = spans[i].owner < n_owners ? n_owners : spans[i].owner + 1;
-    // (n_owners) the span after the current one; spans are visited backwards
+    // (n_owners) index of each owner's span after the current one, as spans are visited backwards
     int *next = allocate((size_t)n_owners, sizeof *next);
     for (int owner = 0; owner < n_owners; owner++)
         next[owner] = -1;

@@ -1,5 +1,5 @@
-// A unit's copies are issued on a stream while the next unit is computed. The host waits for a unit only just
-// before it uses it.
+// The copies of a unit's gradients are issued on their own stream while backward computes the next unit.
+// The host waits for a unit's gradients only just before it updates the unit.
 #include "zero/offload/offload.h"
 
 #include <stdlib.h>
@@ -21,8 +21,9 @@ static size_t largest_unit_shard(const struct stage *stage) {
     return largest;
 }
 
-// Parameters need a host buffer only between rounding and copy. With fp32 the master weights are copied
-// directly; with offload_param the placement stores the rounded parameters.
+// True if updated parameters need a host buffer, between rounding and the copy to the device. They need
+// none with fp32, where the master weights are copied, and with offload_param, where the placement stores
+// the rounded parameters.
 static bool has_upload_buffers(const struct offload *offload) {
     return offload_is_on(offload) && offload->stage->type != DTYPE_F32 &&
            !offload->stage->options.offload_param;
@@ -112,8 +113,8 @@ static float *reduced_gradients_at(const struct offload *offload, const struct s
            (span->shard_offset - stage_unit_shard(&offload->stage->owned_trained, span->unit));
 }
 
-// Returns where a span's gradients are kept until the update: on the host, or in the device's shard. NULL:
-// they are not copied, or its tensors are frozen.
+// Returns where a span's gradients are copied to for the update: on the host, or in the device's shard.
+// NULL: they stay where they were reduced, or the span's tensors are frozen.
 static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed) {
     if (placed->is_frozen)
         return NULL;
@@ -126,7 +127,8 @@ static size_t span_bytes(const struct placement_span *placed) {
     return (placed->span.end - placed->span.begin) * sizeof(float);
 }
 
-// Issues one unit's sums of squares and copies on `to_host`.
+// Issues on to_host.stream the copies of one unit's gradients and, in the last micro-batch, the sums of their
+// squares.
 static enum status send_unit(struct offload *offload, int unit) {
     struct gradient_offload *grads = &offload->to_host;
     const struct stage *stage = offload->stage;
@@ -145,7 +147,7 @@ static enum status send_unit(struct offload *offload, int unit) {
     return event_record(&grads->copied[unit], &grads->stream);
 }
 
-// Sends the units whose reductions the previous offload_reduced reported.
+// Sends the pending units: those of the previous call of offload_reduced.
 static enum status send_pending(struct offload *offload) {
     struct gradient_offload *grads = &offload->to_host;
     int from = grads->pending_from, to = grads->pending_to;
@@ -159,14 +161,15 @@ static enum status send_pending(struct offload *offload) {
     return STATUS_OK;
 }
 
-// Copies a unit's sum over earlier micro-batches back into its staging buffer.
+// With staging, and unless this is the first micro-batch: copies a unit's sum over earlier micro-batches
+// back into its staging buffer.
 static enum status load(struct offload *offload, int unit) {
     const struct placement *placement = offload->placement;
     int slot = unit % OFFLOAD_BUFFERS;
     if (!offload_uses_staging(offload) || !offload->to_host.accumulating || unit < 0)
         return STATUS_OK;
-    // Wait for the unit that used the buffer before. For the first two units offload_begin has waited
-    // already.
+    // Wait until the gradients of the unit that used the buffer before have been copied out of it. For the
+    // first two units of a micro-batch, offload_begin has waited already.
     if (unit + OFFLOAD_BUFFERS < offload->stage->params->n_units)
         TRY(event_wait(&offload->to_host.copied[unit + OFFLOAD_BUFFERS], &offload->to_device.stream));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
@@ -180,7 +183,9 @@ static enum status load(struct offload *offload, int unit) {
     return event_record(&offload->to_host.staging[slot].loaded, &offload->to_device.stream);
 }
 
-// True in stage 0: every rank updates every element, and has all sums only after the all-gather.
+// True if gradients are sent to the host only after the last micro-batch, once gradients_finish has gathered
+// them. This is the case in stage 0, because every rank updates every element there. The exception is a
+// single rank that reduces once per step: it needs no all-gather.
 static bool sends_at_the_end(const struct offload *offload) {
     const struct stage *stage = offload->stage;
     return !stage_shards_optimizer(stage->config) &&
@@ -191,11 +196,12 @@ enum status offload_begin(struct offload *offload, bool last, bool accumulating)
     struct gradient_offload *grads = &offload->to_host;
     if (!offload_is_on(offload))
         return STATUS_OK;
-    TRY(send_pending(offload)); // units left from the previous micro-batch
+    TRY(send_pending(offload)); // the units of the previous micro-batch that were reduced last
     grads->last = last;
     grads->accumulating = accumulating;
-    grads->pending_to = offload->stage->params->n_units; // no units yet
-    // Unit 0 is copied last. After it, the sums to be loaded are complete and both staging buffers are free.
+    grads->pending_to = offload->stage->params->n_units; // no unit is reduced yet
+    // Wait for the previous micro-batch's copies of gradients; unit 0's is the last. Then the sums that
+    // load() reads are complete, and both staging buffers are free.
     TRY(event_wait(&grads->copied[0], &offload->to_device.stream));
     return load(offload, offload->stage->params->n_units - 1);
 }
@@ -204,8 +210,9 @@ enum status offload_staging(struct offload *offload, struct stream *stream, int 
     struct gradient_offload *grads = &offload->to_host;
     int slot = unit % OFFLOAD_BUFFERS, n_units = offload->stage->params->n_units;
     *out = grads->staging[slot].data;
-    // Wait for the unit that used the buffer before (two units up); `loaded` comes after that unit. For the
-    // first two units of a step offload_finish has waited already.
+    // Wait until the gradients of the unit that used the buffer before (unit + OFFLOAD_BUFFERS) have been
+    // copied out of it. If accumulating, waiting for `loaded` is enough, because load() has waited for these
+    // copies. For the first two units of a step, offload_finish has waited already.
     if (grads->accumulating)
         return event_wait(&grads->staging[slot].loaded, stream);
     return unit + OFFLOAD_BUFFERS < n_units ? event_wait(&grads->copied[unit + OFFLOAD_BUFFERS], stream)

@@ -1,4 +1,4 @@
-// Spans are stored in unit order, so that a unit's elements are contiguous in each place.
+// Spans are stored in unit order, so that a unit's elements are contiguous in the arrays of each side.
 #include "zero/offload/placement.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 // ---- splitting spans
 
-// Returns the first element of the device: the host gets the first `ratio` of elements [begin, end).
+// Divides elements [begin, end) between host and device, and returns the first element of the device. The
+// host gets the elements before that one: the fraction offload_ratio of all, in multiples of PARAM_ALIGNMENT.
 static size_t host_end(size_t begin, size_t end, const struct stage_options *options) {
     if (!options->offload_optimizer)
         return begin;
@@ -41,8 +42,8 @@ static void add_span(struct placement *placement, const struct stage_span *span,
     placement->spans[placement->n_spans++] = placed;
 }
 
-// Returns where the tensors of `span`, from `begin` on, change in their number of moments or in being frozen.
-//   like   [out] the moments and frozen flag of the elements up to there
+// Returns the end of the elements of `span`, from `begin` on, with the same n_moments and is_frozen.
+//   like   [out] n_moments and is_frozen of these elements
 static size_t alike_end(const struct placement *placement, const struct stage_span *span, size_t begin,
                         struct placement_span *like) {
     const struct optimizer_groups *groups = placement->groups;
@@ -56,7 +57,7 @@ static size_t alike_end(const struct placement *placement, const struct stage_sp
         like->n_moments = group->n_moments;
         like->is_frozen = group->is_frozen;
     }
-    if (like->n_moments < 0) // only padding
+    if (like->n_moments < 0) // the elements are only padding
         like->n_moments = groups->n_moments;
     return span->end;
 }
@@ -78,7 +79,7 @@ static void list_spans(struct placement *placement) {
     const struct stage *stage = placement->stage;
     const struct params *params = stage->params;
     const size_t n_spans = (size_t)(stage_shards_optimizer(stage->config) ? stage->owned.n : params->n_units);
-    // A span is cut where a tensor begins, and split in two for host and device.
+    // Upper bound: each span is cut where a tensor begins, and each section is split for host and device.
     placement->spans = allocate(2 * (n_spans + (size_t)params->n_params), sizeof *placement->spans);
     placement->first_span = allocate((size_t)params->n_units + 1, sizeof *placement->first_span);
     for (int unit = 0; unit < params->n_units; unit++) {
@@ -110,7 +111,7 @@ static enum dtype array_type(const struct placement *placement, enum state_array
                                                   : DTYPE_F32;
 }
 
-// Returns the moment that an array stores, or -1 if it stores none.
+// Returns the moment of which an array stores values or scales: 0 for m, 1 for v; -1 for other arrays.
 static int moment_of(enum state_array array) {
     return array == STATE_M || array == STATE_M_SCALES   ? 0
            : array == STATE_V || array == STATE_V_SCALES ? 1
@@ -140,7 +141,8 @@ static bool stores(const struct placement *placement, bool on_host, enum state_a
     }
 }
 
-// True for the array with which offload_param keeps all of this rank's parameters on the host, frozen or not.
+// True for the array that holds all of this rank's parameters on the host, including frozen ones. There is
+// one only with offload_param.
 static bool has_params(const struct placement *placement, bool on_host, enum state_array array) {
     return on_host && placement->stage->options.offload_param &&
            array == (placement->stage->type == DTYPE_F32 ? STATE_MASTER : STATE_PARAMS);

@@ -1,5 +1,6 @@
-// See zero/optimizer/averaging.h. A span has as many fp32 gradients as master weights, and the next step
-// overwrites the gradients. Their padding is zero, like that of the weights.
+// See zero/optimizer/averaging.h. With fp32, the latest weights are kept in the memory of the gradients
+// while other weights are shown. That memory has the same size, the next step overwrites it, and the
+// padding of both is zero.
 #include "zero/optimizer/averaging.h"
 
 #include "kernels/update.h"
@@ -40,8 +41,8 @@ enum status average_update(const struct model_states *state, struct stream *stre
 
 // ---- showing the average or the latest weights
 
-// Computes the weights to evaluate for elements [offset, offset + n), as a lerp. With schedule-free AdamW,
-// tensors without z are never updated, so their weights stay.
+// Returns the arguments of the lerp that computes the weights to show, for elements [offset, offset + n) of
+// a span. With schedule-free AdamW, tensors without z are never updated, so their weights stay.
 static struct lerp_args shown(const struct model_states *state, const struct placement_span *placed,
                               size_t offset, size_t n, bool average) {
     const struct config *config = state->stage.config;
@@ -62,7 +63,7 @@ static struct lerp_args shown(const struct model_states *state, const struct pla
     return args;
 }
 
-// The memory of the gradients from element `offset` on.
+// With fp32: returns where a span's latest weights are kept, in the memory of the gradients.
 static float *kept_at(const struct model_states *state, const struct placement_span *placed, size_t offset) {
     return model_states_gradients_at(state, placed) + offset;
 }
@@ -89,7 +90,7 @@ static enum status show_on_device(const struct model_states *state, struct strea
     return stream->device->ops->lerp(stream, &args);
 }
 
-// Updates the parameters as after an update: through the buffers of parameters that are copied to the device.
+// Copies the parameters to the device as an update does, through the upload buffers of zero/offload.
 static enum status show_on_host(struct model_states *state, const struct placement_span *placed,
                                 bool average) {
     struct stream host = {.device = state->stage.host};

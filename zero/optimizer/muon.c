@@ -56,7 +56,7 @@ static int list_matrices(const struct muon *muon, const struct muon_round *round
     return n;
 }
 
-// Divides this rank's matrices into batches, and finds the products for each.
+// Divides this rank's matrices into batches, and finds the kernels for the products of each batch.
 static enum status list_batches(struct muon *muon, struct newton_schulz_matrix *matrices) {
     int n = 0;
     for (int k = 0; k < muon->rounds.n_rounds; k++) {
@@ -86,8 +86,8 @@ enum status muon_init(struct muon *muon, struct model_states *state, struct regi
     *muon = (struct muon){.state = state, .type = newton_schulz_type(stage->type)};
     if (!state->groups.has_muon)
         return STATUS_OK;
-    if (stage->options.offload_optimizer) // options/rules.c names it; --fit tries such settings
-        return FAIL(STATUS_INVALID, "optimizer.type=muon works without offload_optimizer only");
+    if (stage->options.offload_optimizer) // options/rules.c rejects such configs, but --fit tries them
+        return FAIL(STATUS_INVALID, "optimizer.type=muon does not support offload_optimizer");
     TRY(plan_products(muon, table));
     muon_rounds_init(&muon->rounds, stage, &state->groups, muon->products.most_elements);
     TRY(make_batches(muon));
@@ -95,7 +95,7 @@ enum status muon_init(struct muon *muon, struct model_states *state, struct regi
                    &muon->tensors_region, "Muon: tensors"));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.slice_elements,
                    &muon->slices_region, "Muon: directions"));
-    // A rank has at most one slice of a tensor. The size is the same on all ranks.
+    // A rank has at most one slice per tensor. The size is an upper bound that is the same on all ranks.
     return region_add(table, REGION_DATA, place, DTYPE_U8,
                       (size_t)stage->params->n_params * sizeof *muon->args->spans, &muon->spans_region,
                       "Muon: table of slices");
@@ -202,7 +202,7 @@ static enum status exchange(const struct muon *muon, struct stream *stream, cons
     return muon_rounds_exchange(round, transfer, muon->state->stage.comm, stream, in, out, muon->type);
 }
 
-// Orthogonalizes this rank's tensors of a round. Between two batches, messages of other ranks make progress.
+// Orthogonalizes this rank's tensors of a round. After each batch, shows the other ranks that it is working.
 static enum status orthogonalize(const struct muon *muon, struct stream *stream, int round) {
     for (int i = muon->first_batch[round]; i < muon->first_batch[round + 1]; i++) {
         TRY(newton_schulz_run(&muon->products, stream, muon->tensors, &muon->batches[i]));
@@ -211,9 +211,10 @@ static enum status orthogonalize(const struct muon *muon, struct stream *stream,
     return STATUS_OK;
 }
 
-// The factor of the orthogonalized direction. Jordan's keeps the root mean square of the update's effect on
-// activations. Moonlight's keeps that of the update itself at AdamW's 0.2, so that AdamW's learning rate and
-// decay carry over.
+// Returns the factor that the orthogonalized direction is multiplied by (optimizer.muon_scale). With Jordan's
+// factor, the update's effect on activations has the same root mean square for every matrix shape. With
+// Moonlight's factor, the update itself has a root mean square of 0.2, as with AdamW, so that AdamW's
+// learning rate and weight decay can be used.
 static float scale_of(const struct muon *muon, struct matrix_shape shape) {
     const double rows = (double)shape.rows, columns = (double)shape.columns;
     return (float)(muon->state->stage.config->optimizer.muon_scale == CONFIG_MUON_SCALE_JORDAN

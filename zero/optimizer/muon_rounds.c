@@ -29,7 +29,7 @@ double muon_tensor_flops(const struct param *param, int strip) {
 
 // ---- workers
 
-// Orders tensors by cost, highest first; equal ones by shape, then in model order.
+// Compares tensors for sorting: by FLOPs, then by rows, both descending, then in the order of the model.
 static int compare_cost(const void *a, const void *b) {
     const struct muon_tensor *x = a, *y = b;
     if (x->flops != y->flops)
@@ -37,7 +37,9 @@ static int compare_cost(const void *a, const void *b) {
     return x->rows != y->rows ? (x->rows < y->rows ? 1 : -1) : x->param - y->param;
 }
 
-// Iterates over the spans of a partition that overlap a tensor: [*begin, *end) in its unit.
+// Finds the next span of the partition, from span *i on, that overlaps a tensor. Elements [*begin, *end) of
+// the tensor's unit are the overlap. Returns false if there is none. The caller increments *i before the
+// next call.
 static bool next_overlap(const struct partition *partition, const struct param *param, int *i, size_t *begin,
                          size_t *end) {
     const size_t first = param->offset, last = param->offset + param->elements;
@@ -51,8 +53,8 @@ static bool next_overlap(const struct partition *partition, const struct param *
     return false;
 }
 
-// Returns the rank with the least load among those that may orthogonalize a tensor; ties: the first.
-//   n_choices   [out] number of ranks that may
+// Returns the rank with the least load among those that may orthogonalize a tensor; of equals, the lowest.
+//   n_choices   [out] number of ranks that may orthogonalize it
 static int choose_worker(const struct muon_rounds *rounds, const struct param *param, const double *load,
                          int *n_choices) {
     const struct partition *partition = rounds->partition;
@@ -70,7 +72,7 @@ static int choose_worker(const struct muon_rounds *rounds, const struct param *p
     return best;
 }
 
-// Assigns the tensors that only one rank may take first, then the others, which balance the loads.
+// First assigns the tensors that only one rank may take, then the others, each to the least loaded rank.
 static void choose_workers(struct muon_rounds *rounds, double *load) {
     for (int others = 0; others < 2; others++)
         for (int i = 0; i < rounds->n_tensors; i++) {
@@ -84,7 +86,8 @@ static void choose_workers(struct muon_rounds *rounds, double *load) {
         }
 }
 
-// Moves each tensor to another rank if that lowers the higher of the two loads. Returns whether any moved.
+// Moves each tensor to another rank if that lowers the higher of the two ranks' loads. Returns true if any
+// tensor moved.
 static bool move_tensors(struct muon_rounds *rounds, double *load) {
     bool moved = false;
     for (int i = 0; i < rounds->n_tensors; i++) {
@@ -112,13 +115,14 @@ static void sort_by_round(struct muon_rounds *rounds, const int *round_of, struc
     }
 }
 
-// A rank's last round, and the elements that the rank has in it so far.
+// The last round so far in which a worker has tensors, and the number of their elements.
 struct filling {
     int round;
     size_t filled;
 };
 
-// Returns the round for a tensor: its worker's last round, or the next one if that is full.
+// Returns the round for a tensor: its worker's last round if the tensor fits in, else the next one. Updates
+// *worker.
 static int choose_round(const struct muon_rounds *rounds, const struct muon_tensor *tensor,
                         struct filling *worker) {
     const size_t elements = region_padded(rounds->params->params[tensor->param].elements);
@@ -154,10 +158,10 @@ static void assign_workers(struct muon_rounds *rounds) {
     free(round_of);
 }
 
-// ---- tensors
+// ---- tensors in the buffers of workers
 
-// Places tensors in the buffers. Each is aligned as if it had a buffer of its own, because products of less
-// aligned matrices could get other bits.
+// Sets the offset of each tensor in its worker's buffer. Each is aligned as if it had a buffer of its own,
+// because products of less aligned matrices could have other bits.
 //   filled   (world) scratch
 static void place_tensors(struct muon_rounds *rounds, size_t *filled) {
     for (int k = 0; k < rounds->n_rounds; k++) {
@@ -175,9 +179,11 @@ static void place_tensors(struct muon_rounds *rounds, size_t *filled) {
     }
 }
 
-// ---- slices
+// ---- slices of the tensors
 
-// Adds a tensor's slices, in the buffers after *filled (world) elements. out NULL: only counts them.
+// Appends a tensor's slices to the buffers of the ranks that update it. Returns the number of slices.
+//   filled   (world) elements of each rank's buffer in use; the call adds the slices
+//   out      [out] the slices; NULL: not wanted
 static int add_slices(const struct muon_rounds *rounds, int tensor, size_t *filled, struct muon_slice *out) {
     const struct partition *partition = rounds->partition;
     const struct param *param = &rounds->params->params[rounds->tensors[tensor].param];
@@ -224,9 +230,10 @@ static void fill_buffers(struct muon_rounds *rounds) {
     free(filled);
 }
 
-// ---- transfers
+// ---- transfers between slices and tensors
 
-// False in stage 0: the worker has the whole direction already.
+// True if the rank of a slice sends the slice's direction to the tensor's worker. In stage 0 only the
+// worker itself does, because its own slice is the whole tensor.
 static bool sends_direction(const struct muon_rounds *rounds, const struct muon_slice *slice) {
     return !rounds->whole || slice->rank == rounds->tensors[slice->tensor].worker;
 }
@@ -316,7 +323,7 @@ enum status muon_rounds_exchange(const struct muon_round *round, const struct co
     return comm_wait(comm, stream, work);
 }
 
-// Elements that `rank` sends to others in a transfer.
+// Returns the number of elements that `rank` sends to other ranks in a transfer.
 static uint64_t sent_by(int rank, const struct comm_transfer *transfer) {
     uint64_t elements = 0;
     for (int i = 0; i < transfer->n_spans; i++) {

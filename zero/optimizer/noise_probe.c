@@ -1,4 +1,4 @@
-// Wraps the hooks of a stage.
+// The hooks of a probe call the hooks of the stage.
 #include "zero/optimizer/noise_probe.h"
 
 #include "kernels/ops.h"

@@ -12,16 +12,16 @@ size_t noise_probe_elements(const struct params *params);
 
 struct noise_probe {
     const struct params *params;
-    const struct unit_hooks *hooks; // of the stage
-    double *sums;                   // (n_params) sums of squares, then their sum, then scratch; on the device
-    void *const *unit_grads;        // gradients of the unit acquired last for backward
-    void *const *embedding_grads;   // of unit 0
+    const struct unit_hooks *hooks; // the stage's hooks, which the probe's hooks call
+    double *sums;                   // on the device: a sum of squares per tensor, their total, then scratch
+    void *const *unit_grads;        // gradients of the unit, other than unit 0, that backward acquired last
+    void *const *embedding_grads;   // gradients of unit 0
 };
 
-// Returns the hooks for a pass whose gradients are to be summed: those of the stage, with the probe. For a
-// micro-batch whose gradients are not added to earlier ones.
+// Returns the hooks for a pass that the probe measures: they sum the squares, and call the stage's hooks.
+// Only for a micro-batch whose gradients are not added to earlier ones.
 struct unit_hooks noise_probe_hooks(struct noise_probe *probe);
-// Copies the sum of all squares to host memory, after the pass. Waits.
+// Call it after the pass. Sets *sum to the sum of the squares of all gradients. Waits for `stream`.
 enum status noise_probe_finish(struct noise_probe *probe, struct stream *stream, double *sum) MUST_CHECK;
 
 #endif

@@ -1,4 +1,5 @@
-// One call updates all spans on the device. It is issued before the host updates its own spans.
+// One operation per rule updates all spans of the device. These operations are issued before the host
+// updates its own spans.
 #include "zero/optimizer/optimizer.h"
 
 #include <assert.h>
@@ -19,11 +20,12 @@ static bool is_next_on_device(const struct placement *placement, int *i) {
 
 // A span that the device updates element by element.
 struct device_span {
-    int i; // index of its placement span
+    int i; // index in placement.spans of the span that contains it
     struct group_span span;
 };
 
-// Moves to the next span; begin with {0}. Adjacent tensors of one optimizer group form one span.
+// Moves *at to the next span that the device updates element by element; begin with {0}. Returns false at the
+// end. Adjacent tensors of one optimizer group form one span.
 static bool next_device_span(const struct optimizer *optimizer, struct device_span *at) {
     const struct optimizer_group *groups = optimizer->state->groups.groups;
     const struct placement *placement = &optimizer->state->placement;
@@ -38,8 +40,9 @@ static enum optimizer_rule rule_of(const struct optimizer *optimizer, const stru
     return optimizer->state->groups.groups[span->group].rule;
 }
 
-// Sets the arguments that all groups with this rule share: these differ only in learning rate and weight
-// decay. False if no group has the rule.
+// Sets, for each elementwise rule, the arguments that its groups share. Groups with the same rule differ only
+// in learning rate and weight decay. Also counts the spans of each rule. Returns false if no group has an
+// elementwise rule.
 static bool init_rules(struct optimizer *optimizer) {
     const struct stage *stage = &optimizer->state->stage;
     const struct optimizer_groups *groups = &optimizer->state->groups;
@@ -74,8 +77,8 @@ enum status optimizer_init(struct optimizer *optimizer, struct model_states *sta
     TRY(muon_init(&optimizer->muon, state, table));
     if (!init_rules(optimizer))
         return STATUS_OK;
-    // A rank has at most one span that begins in a tensor. The size is the same on all ranks, because plans
-    // only look at the ranks with the most and the fewest elements.
+    // A rank has at most one span that begins in each tensor. The size is an upper bound that is the same
+    // on all ranks, because plans look only at the ranks with the most and the fewest elements.
     assert(optimizer->n_spans <= stage->params->n_params);
     return region_add(table, REGION_DATA, stage->device->place, DTYPE_U8,
                       (size_t)stage->params->n_params * sizeof *optimizer->spans->spans,
@@ -119,7 +122,7 @@ static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans
     }
 }
 
-// Lists the spans that the device updates, in device memory.
+// Writes the list of the spans that the device updates to device memory.
 static enum status bind_spans(struct optimizer *optimizer, const struct region_table *table,
                               struct stream *stream) {
     if (optimizer->n_spans == 0)
@@ -228,9 +231,9 @@ static enum status step_unit(const struct optimizer *optimizer, const struct ste
     return STATUS_OK;
 }
 
-// ---- a step
+// ---- updates on host and device
 
-// The units in the order in which their gradients become ready.
+// Updates the host's spans, unit by unit in the order in which gradients become ready.
 static enum status step_host(const struct optimizer *optimizer, const struct step_message *decision) {
     for (int unit = optimizer->state->stage.params->n_units - 1; unit >= 0; unit--)
         TRY(step_unit(optimizer, decision, unit));
@@ -274,7 +277,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     return parameters_gather_updated(&state->parameters, stream);
 }
 
-// Nothing changes, but the communication is the same: plans count it in every step.
+// Communicates as an update does, but changes nothing. Plans assume this communication in every step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
     TRY(muon_skip(&optimizer->muon, stream));
     return parameters_gather_updated(&optimizer->state->parameters, stream);

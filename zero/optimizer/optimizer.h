@@ -1,6 +1,6 @@
 // The optimizer step: global norm, clipping, and the update of this rank's spans, on the device or on the
 // host (zero/offload/placement.h). zero/optimizer/rules/optimizer_groups.h defines which rule updates a
-// tensor; zero/optimizer/step_control.h whether the host or the device decides on the update.
+// tensor. zero/optimizer/step_control.h describes how the host or the device decides on the update.
 #ifndef ZERO_ZERO_OPTIMIZER_OPTIMIZER_H
 #define ZERO_ZERO_OPTIMIZER_OPTIMIZER_H
 
@@ -12,9 +12,9 @@ struct optimizer {
     struct model_states *state;
     struct step_control control;
     int spans_region;
-    int n_spans;                                          // that the device updates element by element
-    struct optimizer_spans_args spans[N_OPTIMIZER_RULES]; // by their rules
-    struct muon muon;                                     // no rounds without Muon
+    int n_spans; // number of spans that the device updates element by element
+    struct optimizer_spans_args spans[N_OPTIMIZER_RULES]; // these spans, by rule
+    struct muon muon;                                     // has no rounds if no tensor uses Muon
 };
 
 // Adds regions to `table`, after model_states_init. Call optimizer_free also after a failure.
@@ -22,10 +22,10 @@ enum status optimizer_init(struct optimizer *optimizer, struct model_states *sta
                            struct region_table *table) MUST_CHECK;
 // Call it after model_states_bind.
 enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) MUST_CHECK;
-void optimizer_free(struct optimizer *optimizer); // before model_states_free
+void optimizer_free(struct optimizer *optimizer); // call it before model_states_free
 
-// The plan of an update after one that is finished, without its weight in the average
-// (zero/optimizer/averaging.h); the caller sets both.
+// Returns the plan of an update. The caller adds is_ahead, the limits for spikes, and the weight of the
+// update in the average (zero/optimizer/averaging.h).
 //   step               counts updates, from 1
 //   weighted_targets   the sum of the weights of the step's targets, over all ranks
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
@@ -33,13 +33,14 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
 
 // ---- where the host decides on overflow and clipping
 
-// The global norm of the gradients, in double, before unscaling: if losses were scaled, so is the norm. The
-// bits are the same on every rank and in every stage. It is a separate pass, with or without clipping,
-// because no state may change before the gradients are known to be finite.
+// Computes the global norm of the gradients, in double, before unscaling: if losses were scaled, so is the
+// norm. The bits are the same on every rank and in every stage. The norm is computed before the update, also
+// without clipping, because no state may change before the gradients are known to be finite.
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) MUST_CHECK;
-// Updates the spans of this rank and makes the new parameters visible to every rank. Gradients are multiplied
-// by result->grad_scale. Weight decay applies to tensors of two or more dimensions.
-//   result   of update_result_of (kernels/update.h), not skipped
+// Updates the spans of this rank and makes the new parameters visible to every rank. Gradients are
+// multiplied by result->grad_scale. Learning rate and weight decay are those of each tensor's
+// optimizer group.
+//   result   as update_result_of (kernels/update.h) returns it; result->skipped must be UPDATE_DONE
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
                              const struct update_plan *plan, const struct update_result *result) MUST_CHECK;
 // Call it instead of optimizer_update to skip a step.
@@ -47,10 +48,12 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) M
 
 // ---- where the device decides (zero/optimizer/step_control.h)
 
-// True unless ranks communicate through the host (comm_on_device) or the host holds optimizer states.
+// True if the device decides. The host decides if ranks communicate through the host (comm_on_device is
+// false), or if the host holds optimizer states.
 bool optimizer_decides_on_device(const struct optimizer *optimizer);
-// Computes the norm, decides, and updates unless the step is skipped; see optimizer_norm and
-// optimizer_update. Needs comm_on_device.
+// Computes the norm, lets the device decide whether the update happens (step_control_decide), and updates
+// unless the step is skipped; see optimizer_norm and optimizer_update. optimizer_decides_on_device must be
+// true.
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
 
 #endif

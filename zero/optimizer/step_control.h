@@ -6,7 +6,8 @@
 // through STEP_SLOTS slots of pinned memory: the host writes one slot while the device still reads the other.
 //
 // The calls of a step on which the device decides: step_control_begin, the step's micro-batches,
-// optimizer_decide, step_control_send; and, at any later time, step_control_receive. Slots alternate.
+// optimizer_decide, step_control_send; and, at any later time, step_control_receive. Steps use the slots in
+// turn.
 #ifndef ZERO_ZERO_OPTIMIZER_STEP_CONTROL_H
 #define ZERO_ZERO_OPTIMIZER_STEP_CONTROL_H
 
@@ -19,7 +20,7 @@
 struct step_memory {
     struct update_plan plan;
     struct update_result result;
-    double sums[2]; // this rank's sums: losses; squares of the gradients
+    double sums[2]; // this rank's sums: of losses [0], and of squares of gradients [1]
 };
 
 // In pinned host memory.
@@ -34,8 +35,8 @@ struct step_control {
     int memory_region, gathered_region, messages_region;
     struct step_memory *memory;
     double *gathered;              // (world, 2) every rank's sums, in device memory
-    struct step_message *messages; // (STEP_SLOTS)
-    // Timed. `done`: the device has read and written the slot.
+    struct step_message *messages; // (STEP_SLOTS) the slots
+    // Timed events. `began`: the device begins the step. `done`: its copies from and to the slot are done.
     struct event began[STEP_SLOTS], done[STEP_SLOTS];
 };
 
@@ -45,9 +46,9 @@ enum status step_control_init(struct step_control *control, const struct stage *
 enum status step_control_bind(struct step_control *control, const struct region_table *table) MUST_CHECK;
 void step_control_free(struct step_control *control);
 
-// Device memory in which to sum the losses of this rank's micro-batches and, after step_control_begin, the
-// scale of their gradients.
+// Returns the device memory in which to sum the losses of this rank's micro-batches.
 double *step_control_loss_sum(const struct step_control *control);
+// Returns the device address of the plan's loss_factor; valid after step_control_begin.
 const float *step_control_loss_factor(const struct step_control *control);
 
 // ---- where the host decides
@@ -60,15 +61,16 @@ enum status step_control_send_decision(struct step_control *control, struct stre
 
 // ---- where the device decides, and the host issues the next step meanwhile
 
-// Sends the plan. Call before the first micro-batch.
+// Sends the plan to the device. Call it before the first micro-batch.
 enum status step_control_begin(struct step_control *control, struct stream *stream, int slot,
                                const struct update_plan *plan) MUST_CHECK;
-// Gathers the sums of all ranks and decides. memory->sums[1] must have the sum of squares. Needs
-// comm_on_device.
+// Gathers every rank's sums of losses and of squared gradients. From them the device decides whether the
+// update happens, and by what factor gradients are scaled (kernels/ops.h: update_decide).
+// control->memory->sums must hold this rank's sums, and comm_on_device must be true.
 enum status step_control_decide(struct step_control *control, struct stream *stream) MUST_CHECK;
-// Sends the result to the host.
+// Sends the result to the host, after step_control_decide.
 enum status step_control_send(struct step_control *control, struct stream *stream, int slot) MUST_CHECK;
-// Waits for the result.
+// Waits for the result that step_control_send sends.
 //   seconds   [out] time on the device from step_control_begin to step_control_send; 0 where operations are
 //             synchronous
 enum status step_control_receive(struct step_control *control, int slot, struct update_result *result,

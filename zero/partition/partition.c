@@ -44,7 +44,7 @@ static void assign_evenly(struct partition *partition, const struct params *para
     }
 }
 
-// ---- whole units, whole tensors
+// ---- assigning whole units or whole tensors to ranks
 
 // A unit or a tensor, which gets a single owner.
 struct partition_item {
@@ -65,7 +65,9 @@ static int compare_positions(const void *a, const void *b) {
     return ((const struct partition_item *)a)->position - ((const struct partition_item *)b)->position;
 }
 
-// The order of a heap of ranks whose root is the least loaded (then the lowest) rank: O(log world) per item.
+// Returns true if rank a comes before rank b in the heap of ranks: it owns fewer elements, or equally many
+// and a < b. The root of the heap is the rank that gets the next item.
+//   load   (world) number of elements that each rank owns so far
 static bool lighter(const size_t *load, int a, int b) {
     return load[a] != load[b] ? load[a] < load[b] : a < b;
 }
@@ -82,9 +84,9 @@ static void sink_root(int *heap, int n, const size_t *load) {
     }
 }
 
-// Longest processing time first: items in descending size, each assigned to the rank that owns least so far.
-// The largest shard is at most 4/3 of the optimum (Graham, "Bounds on multiprocessing timing anomalies",
-// 1969).
+// Assigns items in descending size, each to the rank that owns the fewest elements so far ("longest
+// processing time first"). The largest shard is at most 4/3 as large as in the best assignment (Graham,
+// "Bounds on multiprocessing timing anomalies", 1969).
 static void assign_items(struct partition *partition, struct partition_item *items, int n_items) {
     int world = partition->world;
     size_t *load = allocate((size_t)world, sizeof *load);
@@ -124,7 +126,7 @@ static void assign_whole(struct partition *partition, const struct params *param
 
 // ---- offsets in shards
 
-// Appends a unit's spans to their owners' shards.
+// Sets the offsets of a unit's spans, by appending the spans to their owners' shards.
 static void append_unit(struct partition *partition, int unit) {
     struct partition_span *begin = &partition->spans[partition->first_span[unit]];
     struct partition_span *end = &partition->spans[partition->first_span[unit + 1]];
@@ -157,7 +159,7 @@ static void allocate_spans(struct partition *partition, const struct params *par
     partition->rank_elements = allocate((size_t)world, sizeof *partition->rank_elements);
 }
 
-// A partition with the same owners, whose spans leave out frozen tensors.
+// Returns a partition with the same owners, whose spans leave out frozen tensors.
 static struct partition *cut_around_frozen(const struct partition *partition, const struct params *params) {
     struct partition *trained = allocate(1, sizeof *trained);
     allocate_spans(trained, params, partition->kind, partition->world,

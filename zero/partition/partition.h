@@ -9,21 +9,24 @@
 #include "model/params.h"
 
 enum partition_kind {
-    PARTITION_EVEN,   // every unit in equal spans, rounded to PARAM_ALIGNMENT elements
-    PARTITION_LAYER,  // whole units, the largest first, each to the rank that owns least so far
-    PARTITION_TENSOR, // whole tensors, assigned in the same way: no matrix is split
+    PARTITION_EVEN, // each unit is split into one span per rank, of equal size up to PARAM_ALIGNMENT
+    // Each unit has one owner. Units are assigned largest first, to the rank that owns the fewest elements so
+    // far.
+    PARTITION_LAYER,
+    PARTITION_TENSOR, // each tensor has one owner, assigned in the same way, so that no matrix is split
     N_PARTITIONS
 };
 const char *partition_name(enum partition_kind kind); // "even", "layer", "tensor"
 enum status partition_find(const char *name, enum partition_kind *kind) MUST_CHECK;
 
-// Elements [begin, end) of a unit. Both are multiples of PARAM_ALIGNMENT; never empty.
+// Elements [begin, end) of a unit that one rank owns; never empty. `begin` and `end` are multiples of
+// PARAM_ALIGNMENT.
 struct partition_span {
     int unit, owner;
     size_t begin, end;
     size_t shard_offset;      // offset of `begin` in the owner's shard
-    size_t unit_shard_offset; // offset in the owner's shard of its unit shard: of its first span of this unit
-    size_t unit_offset;       // of `begin` in the spans of its unit, one after another
+    size_t unit_shard_offset; // offset of the unit shard (the first span of this unit) in the owner's shard
+    size_t unit_offset;       // number of elements in the earlier spans of the unit
 };
 
 // The spans of a unit cover each of its elements once, in order.
@@ -32,9 +35,9 @@ struct partition {
     int world;
     struct partition_span *spans;
     int n_spans;
-    int *first_span;           // (n_units + 1) spans of unit u: first_span[u] .. first_span[u + 1] - 1
+    int *first_span;           // (n_units + 1) unit u has spans first_span[u] .. first_span[u + 1] - 1
     size_t *rank_elements;     // (world) size of each rank's shard
-    struct partition *trained; // without frozen tensors; NULL: none is frozen
+    struct partition *trained; // the partition without frozen tensors; NULL if no tensor is frozen
 };
 
 void partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,

@@ -25,7 +25,7 @@ static struct stage_options read_options(const struct config *config, enum regio
     static const enum dtype comm_dtypes[] = {[CONFIG_COMMUNICATION_DTYPE_FP32] = DTYPE_F32,
                                              [CONFIG_COMMUNICATION_DTYPE_BF16] = DTYPE_BF16,
                                              [CONFIG_COMMUNICATION_DTYPE_FP16] = DTYPE_F16};
-    bool apart = place == REGION_DEVICE; // otherwise everything is on the host already
+    bool apart = place == REGION_DEVICE; // the device has memory of its own; otherwise nothing is offloaded
     bool on_host = apart && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
     return (struct stage_options){
         .gradient_comm_dtype = comm_dtypes[config->top.communication_data_type],
@@ -36,12 +36,12 @@ static struct stage_options read_options(const struct config *config, enum regio
         .overlap = config->zero_optimization.overlap_comm,
         .offload_optimizer = on_host,
         .offload_ratio = config->zero_optimization.offload_optimizer.ratio,
-        // Other stages keep parameters on the device. Plans show that memory without the option.
+        // Stages 0 to 2 keep parameters on the device even if the config sets offload_param.
         .offload_param = apart && stage_shards_params(config) &&
                          config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU};
 }
 
-// Lists what the rank owns of a partition, of all tensors or of those that are trained.
+// Lists the spans that the rank owns in `partition`: stage->partition, or its partition_trained.
 static void list_owned(const struct stage *stage, const struct partition *partition,
                        struct owned_spans *owned) {
     const struct params *params = stage->params;
@@ -60,7 +60,8 @@ static void list_owned(const struct stage *stage, const struct partition *partit
     }
 }
 
-// The trace of one token is enough: the order is the same for any length.
+// Records the traces of all passes. gpt_trace records with sequences of one token, because the order of
+// events is the same for any length.
 static enum status record_traces(struct stage *stage) {
     for (int i = 0; i < N_TRACES; i++) {
         const enum trace_kind kind = (enum trace_kind)i;

@@ -5,17 +5,17 @@
 // before it:
 //   stage 0  nothing (data parallelism)
 //   stage 1  optimizer states
-//   stage 2  and gradients
-//   stage 3  and parameters
+//   stage 2  also gradients
+//   stage 3  also parameters
 // The functions stage_shards_* are the only code that knows these numbers.
 //
 // Ownership. The partition assigns each element of the model to one rank, its owner. The owner receives the
 // sum of the element's gradients over ranks, adds its square to the norm, updates the element, writes it to
-// checkpoints, and sends its new value to the other ranks. In stage 0 every rank updates every element;
-// ownership divides the other work.
+// checkpoints, and sends its new value to the other ranks. In stage 0 every rank updates every element, so
+// owners share only the rest of this work.
 //
-// A stage is a pure function of its inputs. It has no memory for states and does not communicate, so a plan
-// can make the stage of any rank.
+// A stage is a pure function of its inputs. It has no memory for states and does not communicate, so
+// `./train plan` can make the stage of any rank.
 #ifndef ZERO_ZERO_PARTITION_STAGE_H
 #define ZERO_ZERO_PARTITION_STAGE_H
 
@@ -28,41 +28,42 @@
 
 #define N_STAGES 4
 
-// Optimizer states. If they are sharded, a rank updates the elements that it owns, and then the new
+// True if optimizer states are sharded. Each rank then updates the elements that it owns, and the new
 // parameters are gathered. Otherwise every rank updates every element, and needs the sums of all gradients
 // for that.
 static inline bool stage_shards_optimizer(const struct config *config) {
     return config->zero_optimization.stage >= 1;
 }
-// Gradients. If they are sharded, each unit's gradients are reduced into the owners' shards once backward has
-// completed them.
+// True if gradients are sharded. Each unit's gradients are then reduced into the owners' shards once
+// backward has completed them.
 static inline bool stage_shards_grads(const struct config *config) {
     return config->zero_optimization.stage >= 2;
 }
-// Parameters. If they are sharded, a unit is gathered before each use.
+// True if parameters are sharded. Each unit is then gathered before each use.
 static inline bool stage_shards_params(const struct config *config) {
     return config->zero_optimization.stage >= 3;
 }
-// True if gradients are reduced after each micro-batch, into a separate shard. Otherwise every rank
-// accumulates all gradients, and they are reduced in place after the last micro-batch.
+// True if gradients are reduced during each micro-batch, into a separate shard. Otherwise every rank
+// accumulates all gradients, and they are reduced in place during the last micro-batch.
 static inline bool stage_reduces_every_micro_batch(const struct config *config) {
     return stage_shards_grads(config) || config->zero_optimization.reduce_every_micro_batch;
 }
 
 struct stage_options {
-    size_t reduce_bucket, allgather_bucket;        // elements of one collective
-    size_t prefetch_bucket, persistence_threshold; // stage3_*, elements
-    bool overlap;
+    size_t reduce_bucket, allgather_bucket; // maximum number of elements per collective
+    size_t prefetch_bucket;                 // stage3_prefetch_bucket_size; 0: no prefetch
+    size_t persistence_threshold;           // stage3_param_persistence_threshold, in elements
+    bool overlap;                           // overlap_comm: collectives run while the device computes
     enum dtype gradient_comm_dtype;
-    // Offload to host memory. All are false on the CPU.
+    // Offload to host memory. Both are false on the CPU.
     bool offload_optimizer, offload_param;
     double offload_ratio; // fraction of each span that the host updates
 };
 enum partition_kind stage_partition(const struct config *config);
 enum gpt_recompute stage_recompute(const struct config *config);
 
-// Elements [begin, end) of a unit that a rank works on. Offsets are in arrays of parameters, or in arrays of
-// gradients, which frozen tensors do not have.
+// Elements [begin, end) of a unit that a rank works on. Offsets are in arrays of parameters, or in arrays
+// of gradients, where frozen tensors take no space.
 struct stage_span {
     int unit;
     size_t begin, end;
@@ -73,26 +74,26 @@ struct stage_span {
 // What this rank owns, in the order of units.
 struct owned_spans {
     struct stage_span *spans; // (n)
-    int n, *first;            // (n_units + 1) of unit u: spans[first[u]] .. spans[first[u + 1] - 1]
+    int n, *first;            // (n_units + 1) unit u has spans[first[u]] .. spans[first[u + 1] - 1]
 };
 
 struct stage {
     // Inputs. The pointers must outlive the stage.
-    const struct config *config; // resolved for `world`
+    const struct config *config; // resolved: all defaults are filled in, for `world` ranks
     const struct params *params;
     enum dtype type;       // compute type of parameters in forward and backward. Gradients are fp32
     struct device *device; // the device that computes
     int rank, world;
-    const struct partition *partition; // for these params and ranks; NULL: stage_init makes own_partition
+    const struct partition *partition; // for `params` and `world`; NULL: stage_init makes own_partition
     // Set by stage_init.
     struct stage_options options;
     struct partition own_partition;
-    struct owned_spans owned;         // of `partition`, in arrays of parameters
-    struct owned_spans owned_trained; // of partition_trained, in arrays of gradients
+    struct owned_spans owned;         // this rank's spans of `partition`; offsets in arrays of parameters
+    struct owned_spans owned_trained; // its spans of partition_trained; offsets in arrays of gradients
     struct trace traces[N_TRACES];    // traces of the model's passes: the order in which they use units
     // Set by model_states_bind.
     struct comm *comm;
-    struct device *host; // the CPU, which updates what is offloaded
+    struct device *host; // the CPU, which updates the spans that offload_optimizer places on the host
 };
 
 // Completes a stage whose inputs are set; all other members must be zero. Call stage_free also after a
@@ -100,7 +101,8 @@ struct stage {
 enum status stage_init(struct stage *stage) MUST_CHECK;
 void stage_free(struct stage *stage);
 
-// The offset of a span in an array of all units, or in one of this rank's shard.
+// Returns the offset of a span: in an array of all units if `whole_model`, otherwise in an array of this
+// rank's shard.
 static inline size_t stage_span_offset(const struct stage_span *span, bool whole_model) {
     return whole_model ? span->model_offset : span->shard_offset;
 }
@@ -108,11 +110,12 @@ static inline size_t stage_span_offset(const struct stage_span *span, bool whole
 static inline size_t stage_shard_elements(const struct stage *stage) {
     return stage->partition->rank_elements[stage->rank];
 }
-// Those of its gradients.
+// The number of elements in this rank's shard of gradients.
 static inline size_t stage_trained_elements(const struct stage *stage) {
     return partition_trained(stage->partition)->rank_elements[stage->rank];
 }
-// The offset of this rank's unit shard in its shard; 0 if it has none.
+// Returns the offset of this rank's shard of `unit` in its whole shard; 0 if it owns nothing of the unit.
+//   owned   stage->owned for an offset in parameters, stage->owned_trained for one in gradients
 static inline size_t stage_unit_shard(const struct owned_spans *owned, int unit) {
     const int first = owned->first[unit];
     return first < owned->first[unit + 1] ? owned->spans[first].shard_offset : 0;

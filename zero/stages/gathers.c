@@ -1,7 +1,7 @@
-// Sizes: slot k is as large as the k-th largest of the fetches that occupy slots at the same time, at any
-// time of a pass. Each fetch goes into the smallest free slot that can hold it. A fetch may find no such
-// slot, because a smaller fetch took it while another slot was occupied. Then a slot grows, and all passes
-// are planned again.
+// How slots get their sizes: at each event of a pass, the fetches that occupy slots are sorted by size,
+// largest first. Slot k is as large as the largest fetch that is ever in place k of this order. Each fetch
+// then goes into the smallest free slot that can hold it. If a smaller fetch already occupies the only slot
+// that is large enough, another slot grows, and all passes are planned again.
 #include "zero/stages/gathers.h"
 
 #include <assert.h>
@@ -40,7 +40,7 @@ static void grow(const struct occupancy *now, struct gather_slots *slots, size_t
     slots->elements[largest] = elements;
 }
 
-// Returns the fetch to begin after event i; NO_FETCH if there is none.
+// Returns the next fetch that is acquired after event i; NO_FETCH if there is none, or without prefetch.
 static int next_fetch(const struct gather_pass *pass, int i, const struct gather_options *options) {
     for (i++; options->prefetch && i < pass->n_events; i++)
         if (pass->events[i].acquires && pass->events[i].fetch != NO_FETCH)
@@ -48,7 +48,7 @@ static int next_fetch(const struct gather_pass *pass, int i, const struct gather
     return NO_FETCH;
 }
 
-// Sorts the sizes of these fetches, largest first, and raises the slots to them.
+// Sorts the sizes of n simultaneous fetches, largest first, and enlarges each slot k to at least the k-th.
 static void raise_slots(struct gather_slots *slots, size_t *sizes, int n) {
     for (int i = 1; i < n; i++)
         for (int k = i; k > 0 && sizes[k] > sizes[k - 1]; k--) {

@@ -16,8 +16,8 @@ void gradients_build_buckets(struct gradients *gradients) {
     const bool to_shard = stage_reduces_every_micro_batch(stage->config);
     buckets_init(&gradients->reduce_buckets, stage->options.reduce_bucket);
     buckets_init(&gradients->gather_buckets, stage->options.allgather_bucket);
-    for (int unit = params->n_units - 1; !stage_shards_grads(stage->config) && unit >= 0;
-         unit--) { // as they become ready
+    // Reduces units in the order in which they become ready: the last unit first.
+    for (int unit = params->n_units - 1; !stage_shards_grads(stage->config) && unit >= 0; unit--) {
         struct buffer_layout here = BUFFER_GRADS(params->units[unit].trained_offset);
         buckets_add(&gradients->reduce_buckets, trained, unit, 0, params->units[unit].elements, here,
                     to_shard ? BUFFER_SHARD : here);
@@ -45,8 +45,8 @@ void gradients_build_buckets(struct gradients *gradients) {
 
 // ---- planning and binding
 
-// Fails if a list of buckets would need more than BUCKETS_MAX_CALLS collectives. It is computed from element
-// counts, because planning builds no lists.
+// Fails if a list of buckets would need more than BUCKETS_MAX_CALLS collectives. The number is computed
+// from element counts, because planning builds no lists.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     if (!stage_shards_optimizer(stage->config))
@@ -66,9 +66,10 @@ static enum status add_buffer(struct gradients *gradients, struct region_table *
                       &buffer->region, "grads of %s%d", of, number);
 }
 
-// Plans the pool, which serves all units with one contribution, and the buffers of the other units. Without
-// overlap, a buffer of the pool is free again when its reduction returns, so one is enough.
-//   contributions   (n_units) how often a pass adds to the gradients of each unit
+// Plans the gradient buffers: a pool shared by the units to whose gradients a training pass adds only once,
+// and a buffer of its own for each unit to which it adds more often. Without overlap, a pool buffer is free
+// again when its reduction returns, so the pool needs only one.
+//   contributions   (n_units) how many times a training pass adds to the gradients of each unit
 static enum status add_buffers(struct gradients *gradients, const int *contributions,
                                struct region_table *table) {
     const struct stage *stage = gradients->stage;
@@ -161,15 +162,15 @@ void gradients_free(struct gradients *gradients) {
     *gradients = (struct gradients){0};
 }
 
-// ---- a step
+// ---- the micro-batches of a step
 
 static enum status clear(const struct gradients *gradients, struct stream *stream, float *data, size_t n) {
     const struct fill_args fill = {.out = data, .n = n, .type = DTYPE_F32};
     return n > 0 ? gradients->stage->device->ops->fill(stream, &fill) : STATUS_OK;
 }
 
-// Zeroes the padding between a unit's tensors; backward overwrites the tensors (beta = 0). The zeros stay
-// valid until the buffer serves another layout.
+// Zeroes the padding between a unit's tensors; backward itself overwrites the tensors (beta = 0). The
+// padding stays zero until a unit with another layout uses the buffer.
 static enum status clear_padding(const struct gradients *gradients, struct stream *stream,
                                  struct gradient_buffer *buffer, int unit) {
     const struct params *params = gradients->stage->params;
@@ -188,8 +189,9 @@ static enum status clear_padding(const struct gradients *gradients, struct strea
     return clear(gradients, stream, buffer->data + done, u->trained - done);
 }
 
-// Stages 2 and 3: offload follows the units in order, so it learns of those below `unit` that have nothing to
-// reduce.
+// Stages 2 and 3: calls offload_reduced for the frozen units unit - 1, unit - 2, ... up to the first that is
+// not frozen. They have nothing to reduce, but zero/offload expects a call for every unit, in descending
+// order.
 static enum status skip_frozen(struct gradients *gradients, struct stream *stream, int unit) {
     const struct params *params = gradients->stage->params;
     while (--unit >= 0 && params_unit_is_frozen(params, unit))
@@ -210,11 +212,10 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
         return skip_frozen(gradients, stream, stage->params->n_units);
     if (!gradients->beta_zero)
         return STATUS_OK;
-    return comm_wait(stage->comm, stream,
-                     COMM_WORK_ALL); // reductions of the last micro-batch may still read it
+    return comm_wait(stage->comm, stream, COMM_WORK_ALL); // earlier reductions may still read the buffer
 }
 
-// Returns the buffer that holds this unit, or is reserved for it; NULL if it has none yet.
+// Returns the buffer that holds a unit's gradients, or is reserved for them; NULL if the unit has none yet.
 static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) {
     if (gradients->reductions[unit].own)
         return gradients->reductions[unit].own;
@@ -224,12 +225,12 @@ static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) 
     return NULL;
 }
 
-// Takes a buffer of the pool. Buffers are used in turn, starting with the first in each micro-batch, so that
-// a unit's gradients are always at the same address. The next buffer's reduction was issued first, so it most
-// likely is done.
+// Takes a buffer of the pool. Buffers are used in turn, starting with the first in each micro-batch, so
+// that a unit's gradients are always at the same address. The next buffer is the one whose reduction was
+// issued first, so its reduction is most likely done.
 static struct gradient_buffer *next_buffer(struct gradients *gradients) {
     struct gradient_buffer *buffer = &gradients->buffers[gradients->n_taken++ % gradients->n_pool];
-    assert(buffer->unit < 0); // a pass holds one unit of the pool at a time
+    assert(buffer->unit < 0); // backward has at most one unit in the pool whose gradients are not ready
     return buffer;
 }
 
@@ -246,15 +247,16 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
     if (!buffer)
         buffer = next_buffer(gradients);
     view->grads = buffer->tensors + first;
-    if (buffer->unit == unit) // a further contribution
+    if (buffer->unit == unit) // backward adds to the same gradients once more
         return STATUS_OK;
     buffer->unit = unit;
     TRY(comm_wait(stage->comm, stream, buffer->work));
     return clear_padding(gradients, stream, buffer, unit);
 }
 
-// Stages 0 and 1: returns the lowest unit of which all elements, and those of the units above it, are in
-// issued calls. All these calls are full, except the model's last one.
+// Stages 0 and 1: returns the lowest unit such that all reductions of it and of the higher units have been
+// issued; n_units if there is none. This follows from the number of issued calls, because each call but the
+// list's last reduces bucket_elements elements.
 static int lowest_issued(const struct gradients *gradients) {
     const struct params *params = gradients->stage->params;
     const size_t issued = (size_t)gradients->next_call * gradients->reduce_buckets.bucket_elements;

@@ -1,5 +1,5 @@
-// Plans where each model state is stored, and forwards the model's hooks. zero/stages/parameters.c and
-// zero/stages/gradients.c communicate.
+// Plans where each model state is stored. Compares each hook call with the trace, and passes it on to
+// zero/stages/parameters.c and zero/stages/gradients.c, which communicate.
 #include "zero/stages/model_states.h"
 
 #include <string.h>
@@ -115,7 +115,8 @@ const struct placement_span *model_states_span_at(const struct model_states *sta
     return NULL;
 }
 
-// With fp32 the device's master weights are the parameters themselves. Otherwise frozen tensors have none.
+// Returns the address of a span's master weights, from its element `offset` on. With fp32 the device's
+// master weights are the parameters themselves. With other types frozen tensors have none: NULL.
 static float *master_at(const struct model_states *state, const struct placement_span *placed,
                         size_t offset) {
     if (!placed->on_host && state->stage.type == DTYPE_F32)
@@ -150,7 +151,7 @@ void *model_states_params_at(const struct model_states *state, const struct plac
 
 // ---- loading and saving, CHECKPOINT_CHUNK elements at a time, through buffers in host memory
 
-// Copies `bytes` of one array of a span from or to host memory.
+// Copies `bytes` of one array of a span from or to host memory, and waits for the copy.
 static enum status copy_array(const struct model_states *state, struct stream *stream,
                               const struct placement_span *placed, void *to, const void *from, size_t bytes) {
     if (placed->on_host) {
@@ -161,15 +162,16 @@ static enum status copy_array(const struct model_states *state, struct stream *s
     return state->stage.device->synchronize(stream);
 }
 
-// The place of a span's elements from `offset` on.
+// Where the values of one checkpoint kind are, for a span's elements from some offset on.
 struct kept {
-    void *values;    // NULL: the elements do not have this moment
+    void *values;    // NULL: the elements do not have this kind
     float *scales;   // int8 moments only
-    enum dtype type; // of `values`
+    enum dtype type; // dtype of `values`
     enum moment moment;
 };
 
-// With 16 bits, frozen tensors have no master weights: their parameters are kept.
+// True if a span has no master weights, so that checkpoints hold its parameters instead: it is frozen, and
+// the compute type is a 16-bit type.
 static bool is_rounded(const struct model_states *state, const struct placement_span *placed) {
     return placed->is_frozen && state->stage.type != DTYPE_F32;
 }
@@ -190,7 +192,7 @@ static struct kept kept_at(const struct model_states *state, const struct placem
     case CHECKPOINT_V:
         return (struct kept){at.v, at.v_scales, type, SECOND_MOMENT};
     case CHECKPOINT_AVERAGE:
-        if (placed->is_frozen) // it is what the average is of
+        if (placed->is_frozen) // weights that never change equal their average
             return kept_at(state, placed, CHECKPOINT_MASTER, offset);
         return (struct kept){.values = placement_array_at(&state->placement, placed, STATE_AVERAGE, offset),
                              .type = DTYPE_F32};
@@ -201,7 +203,7 @@ static struct kept kept_at(const struct model_states *state, const struct placem
     }
 }
 
-// Between fp32 and the compute type, in host memory.
+// Casts n elements from fp32 to the compute type or back, in host memory.
 static enum status cast_chunk(const struct model_states *state, void *out, enum dtype out_type, const void *x,
                               enum dtype type, size_t n) {
     struct stream host = {.device = state->stage.host};
@@ -213,7 +215,7 @@ static size_t scale_bytes(size_t n) {
     return (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK * sizeof(float);
 }
 
-// Stores state->values as elements [offset, offset + n) of a span.
+// Stores state->values into the states: elements [offset, offset + n) of a span, of one checkpoint kind.
 static enum status store_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, int kind, size_t offset, size_t n) {
     const struct kept kept = kept_at(state, placed, kind, offset);
@@ -231,7 +233,7 @@ static enum status store_chunk(struct model_states *state, struct stream *stream
                        : STATUS_OK;
 }
 
-// Reads elements [offset, offset + n) of a span into `out`, in fp32.
+// Reads elements [offset, offset + n) of a span, of one checkpoint kind, into `out`, in fp32.
 static enum status read_chunk(struct model_states *state, struct stream *stream,
                               const struct placement_span *placed, int kind, size_t offset, size_t n,
                               float *out) {
@@ -256,7 +258,7 @@ static enum status read_chunk(struct model_states *state, struct stream *stream,
 // Rounds n loaded master weights of a span to the compute type, and stores them as parameters.
 static enum status round_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, size_t offset, size_t n) {
-    if (is_rounded(state, placed)) // as stored
+    if (is_rounded(state, placed)) // store_chunk has stored the parameters
         return STATUS_OK;
     void *param = model_states_params_at(state, placed, offset);
     struct stream host = {.device = state->stage.host};
@@ -273,8 +275,8 @@ static enum status round_chunk(struct model_states *state, struct stream *stream
     return offload_params_send(&state->offload, placed, offset, n, param);
 }
 
-// NUMA: memory is allocated on the node that touches it first, so each thread zeroes the part that it will
-// update. Values do not change, because new memory is zero.
+// On a NUMA machine, memory is allocated on the node that touches it first. So each CPU thread zeroes the
+// elements of a span's arrays that it will update. Values do not change, because new memory is zero.
 static enum status touch_first(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed) {
     struct device *device = placed->on_host ? state->stage.host : state->stage.device;
@@ -300,11 +302,12 @@ static enum status touch_first(struct model_states *state, struct stream *stream
     return STATUS_OK;
 }
 
-// Moments that another rule wrote, or that a tensor did not have, start from zero, as before a first step.
-// Schedule-free AdamW's m is z, a point like the weights, so it starts from the weights.
+// Reads moments that other optimizer groups wrote. A tensor's moment starts at zero, as in a new run, if
+// another rule wrote it or the tensor did not have it. The exception is m of schedule-free AdamW, which
+// stores z (zero/optimizer/averaging.h): z then starts at the weights.
 static enum status read_moments(const struct model_states *state, const struct checkpoint_source *source,
                                 int unit, enum checkpoint_kind kind, size_t begin, size_t end, float *out) {
-    memset(out, 0, (end - begin) * sizeof *out); // padding
+    memset(out, 0, (end - begin) * sizeof *out); // moments that are not read, and padding, are zero
     for (struct param_overlap it = {0}; params_next_overlap(state->stage.params, unit, begin, end, &it);) {
         const struct optimizer_group *group = optimizer_group_of(&state->groups, it.param);
         const bool keeps = optimizer_groups_keep(source->written_by, &state->groups, it.param, (int)kind),
@@ -358,7 +361,8 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
     return parameters_gather_loaded(&state->parameters, stream);
 }
 
-// A checkpoint's span may begin in a placement span of the host and end in one of the device.
+// Implements checkpoint_source.read. Elements [begin, end) may begin in a placement span of the host and
+// end in one of the device.
 static enum status read_state(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                               float *out) {
     struct state_reader *reader = context;

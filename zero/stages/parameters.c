@@ -1,6 +1,6 @@
-// The first half plans what is known without memory or other ranks: the fetches of stage 3, their slots, and
-// the buckets of every all-gather. A pass then follows the plan of gathers: which fetch begins at which
-// event, and in which slot.
+// The first half of this file plans the fetches of stage 3, their slots, and the buckets of every
+// all-gather. That needs neither memory nor other ranks. The second half runs passes by this plan, which
+// determines at which event each fetch begins, and in which slot.
 #include "zero/stages/parameters.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "model/params.h"
 
-// ---- what is gathered
+// ---- which parameters are gathered
 
 // True in stages 1 and 2: all parameters are gathered after an update, because each rank updates only its
 // shard.
@@ -16,23 +16,23 @@ static bool gathers_all(const struct stage *stage) {
     return stage_shards_optimizer(stage->config) && !stage_shards_params(stage->config);
 }
 
-// Stage 3.
+// Stage 3: true for a tensor that every rank keeps whole.
 static bool persists(const struct stage *stage, const struct param *param) {
     return param->elements < stage->options.persistence_threshold;
 }
 
-// Stage 3: a persistent tensor that an update changes.
+// Stage 3: true for a persistent tensor that an update changes.
 static bool is_updated(const struct stage *stage, const struct param *param) {
     return persists(stage, param) && !param->is_frozen;
 }
 
-// Stage 3: a tensor that is gathered before each use.
+// Stage 3: true for a tensor that is gathered before each use.
 static bool is_fetched(const struct stage *stage, const struct param *param) {
     return !persists(stage, param);
 }
 
-// The elements that are gathered after an update, of tensors that are trained: in stages 1 and 2 all, in
-// stage 3 the persistent ones.
+// Returns the number of elements that are gathered after an update: in stage 0 none, in stages 1 and 2 all
+// trained elements, in stage 3 those of persistent tensors that are trained.
 static size_t updated_elements(const struct stage *stage) {
     size_t n = gathers_all(stage) ? stage->params->n_trained : 0;
     for (int i = 0; stage_shards_params(stage->config) && i < stage->params->n_params; i++)
@@ -40,8 +40,8 @@ static size_t updated_elements(const struct stage *stage) {
     return n;
 }
 
-// The elements [begin, end) of a unit that are of such tensors.
 typedef bool tensor_test(const struct stage *stage, const struct param *param);
+// Returns how many of the elements [begin, end) of a unit are in tensors for which `is_counted` is true.
 static size_t count_elements(const struct stage *stage, int unit, size_t begin, size_t end,
                              tensor_test *is_counted) {
     size_t n = 0;
@@ -50,7 +50,7 @@ static size_t count_elements(const struct stage *stage, int unit, size_t begin, 
     return n;
 }
 
-// Counts those that this rank owns and sends.
+// Returns how many of a unit's elements this rank owns, in tensors for which `is_counted` is true.
 static size_t count_owned(const struct stage *stage, int unit, tensor_test *is_counted) {
     size_t n = 0;
     for (int i = stage->owned.first[unit]; i < stage->owned.first[unit + 1]; i++)
@@ -77,8 +77,8 @@ void parameters_volume(const struct parameters *parameters, int64_t n_micro_batc
 
 // ---- buckets
 
-// Offsets are in unit shards, so units that are divided in the same way share one list: with thousands of
-// ranks a list has thousands of spans.
+// Builds the list of buckets of a unit's fetch. Offsets are in unit shards, so that units that are divided
+// in the same way can share one list: with thousands of ranks a list has thousands of spans.
 static void build_fetch_buckets(struct parameters *parameters, int unit) {
     const struct stage *stage = parameters->stage;
     struct buckets *buckets = &parameters->fetches[unit].own_buckets;
@@ -109,7 +109,8 @@ static void add_persistent_buckets(const struct parameters *parameters, bool loa
     }
 }
 
-// Lists what is gathered after an update, which changes no frozen tensor, or after loading.
+// Builds the list of buckets of the all-gathers after an update, which changes no frozen tensor, or
+// (`loaded`) after loading, which changes all tensors.
 static void build_gather(const struct parameters *parameters, bool loaded, struct buckets *buckets) {
     const struct stage *stage = parameters->stage;
     const struct partition *partition = loaded ? stage->partition : partition_trained(stage->partition);
@@ -139,8 +140,8 @@ void parameters_build_buckets(struct parameters *parameters) {
 
 // ---- planning
 
-// Fails if a list of buckets would need more than BUCKETS_MAX_CALLS collectives. It is computed from element
-// counts, because planning builds no lists.
+// Fails if a list of buckets would need more than BUCKETS_MAX_CALLS collectives. The number is computed
+// from element counts, because planning builds no lists.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     const size_t bucket = stage->options.allgather_bucket;
@@ -149,8 +150,9 @@ static enum status check_calls(const struct stage *stage) {
     return buckets_check(updated_elements(stage), bucket);
 }
 
-// Assigns offsets to persistent tensors, one after another, with the alignment that they have in their units.
-// Returns the number of elements, including those that may be read after the last tensor.
+// Assigns offsets in `persistent` to the persistent tensors, one after another, with the alignment that
+// they have in their units. Returns the size of that array, in elements. It includes the elements that
+// operations may read after the end of a tensor (params_accessed).
 static size_t place_persistent(struct parameters *parameters) {
     const struct stage *stage = parameters->stage;
     size_t end = 0, readable = 0;
@@ -234,13 +236,13 @@ enum status parameters_init(struct parameters *parameters, const struct stage *s
 
 // ---- addresses of tensors
 
-// The address may be outside the buffer until an offset is added: element `0 - n` is n elements before the
-// buffer.
+// Returns the address of an element of a buffer in the compute type.
 static void *at(const struct parameters *parameters, const void *base, size_t element) {
     return (void *)((uintptr_t)base + element * dtype_size(parameters->stage->type));
 }
 
-// Stages 0 to 2: all tensors are in `stored`. Stage 3: the persistent tensors, in `persistent`.
+// Returns the address of tensor i where it is kept whole: in `stored` (stages 0 to 2) or in `persistent`
+// (stage 3). NULL: it is not persistent.
 static void *kept_at(const struct parameters *parameters, int i) {
     const struct params *params = parameters->stage->params;
     const struct param *param = &params->params[i];
@@ -305,9 +307,9 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
 
 // ---- stage 3: fetches
 
-// With offload_param: copies this rank's spans of a unit from the host, either of persistent tensors or of
-// the others.
-//   base   address of the persistent tensors or, for the others, of the unit
+// With offload_param: copies this rank's spans of a unit's tensors from the host.
+//   persistent   true: only the persistent tensors; false: only the other tensors
+//   base         address of parameters->persistent or, for the other tensors, of the unit's slot
 static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
                                 bool persistent, void *base) {
     const struct stage *stage = parameters->stage;

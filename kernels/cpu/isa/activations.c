@@ -3,7 +3,7 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 
-// ---- on flat spans: GELU and squared ReLU
+// ---- GELU and squared ReLU, on flat spans
 
 VF_INLINE void forward_range(enum dtype type, enum activation activation, void *out, const void *x,
                              struct parallel_span range) {
@@ -75,9 +75,11 @@ enum status CPU_OP(relu_squared_backward)(struct stream *stream,
 
 // ---- SwiGLU
 
-// The columns of one row within a span of the (N, F) elements, from element `at` of the span on.
+// A range of elements within one row. It ends at the end of the row or of a thread's span of the (N, F)
+// elements, whichever comes first.
 struct gated_row {
-    size_t gate, up, out; // indices of the first element in x, in x, and in out
+    size_t gate, up; // indices in x of the range's first element of gate and of up
+    size_t out;      // index of the range's first element in out
     size_t n;
 };
 
@@ -143,7 +145,7 @@ VF_INLINE void swiglu_backward_step(enum dtype type, const struct swiglu_backwar
 
 VF_INLINE void swiglu_backward_range(enum dtype type, const struct swiglu_backward_args *args,
                                      struct parallel_span range) {
-    const struct swiglu_backward_args copy = *args; // stores through pointers cannot alias it
+    const struct swiglu_backward_args copy = *args; // a local copy: no store through a pointer aliases it
     const size_t F = (size_t)copy.F;
     for (size_t at = range.begin; at < range.end;) {
         struct gated_row row = gated_row_at(at, range.end, F);

@@ -1,6 +1,7 @@
-// Wraps AMX: products of pairs of bf16 in tile registers of 16 rows of 16 words (tiles.h). Operands must be
-// packed. A left operand has rows of pairs along the inner dimension; each row of a right operand has the
-// pairs of all columns. Sums are fp32; subnormal numbers count as 0.
+// Wraps AMX: products of bf16 in tile registers of 16 rows of 16 words. A word is a pair of bf16 that are
+// adjacent along the inner dimension. Operands must be packed into words (tiles.h): row m of a left operand
+// holds all words of row m of the matrix, and row k of a right operand holds word k of every column. Sums
+// are fp32; subnormal numbers count as 0.
 #ifndef ZERO_KERNELS_CPU_ISA_AMX_H
 #define ZERO_KERNELS_CPU_ISA_AMX_H
 
@@ -12,11 +13,12 @@
 
 #if VF_AMX
 
-#    define AMX_ROWS      16
-#    define AMX_ROW_BYTES (AMX_ROWS * sizeof(float)) // bytes per row
+#    define AMX_ROWS      16                         // rows of a tile register, and words per row
+#    define AMX_ROW_BYTES (AMX_ROWS * sizeof(float)) // bytes per row of a tile register
 
-// amx_begin configures a thread's tile registers and must precede products; amx_end releases them afterwards.
-// Other libraries (oneDNN) configure them too, and the system saves registers in use at each context switch.
+// amx_begin configures a thread's tile registers and must precede products; amx_end releases them
+// afterwards. They are released because oneDNN configures them too, and because the system saves registers
+// in use at each context switch.
 VF_INLINE void amx_begin(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -27,7 +29,8 @@ VF_INLINE void amx_begin(void) {
         config.row_bytes[i] = AMX_ROW_BYTES;
         config.rows[i] = AMX_ROWS;
     }
-    // gcc's intrinsic declares only the first 8 bytes that it reads.
+    // gcc's _tile_loadconfig declares only the first 8 of the 64 bytes that it reads. This makes the
+    // compiler store all of config before it.
     __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
@@ -42,7 +45,8 @@ VF_INLINE void finish_stores(void) {
     __asm__ volatile("" ::: "memory");
 }
 
-// Starts the sums of up to 4 vectors of columns, in tile registers 0 to 3. The other registers hold operands.
+// Sets tile registers 0 to 3, which hold the sums of n_vectors vectors of columns: to the contents of c with
+// `add`, otherwise to zero. The other registers hold operands.
 VF_INLINE void begin_sums(const int n_vectors, const float *c, size_t c_row, bool add) {
     const size_t stride = c_row * sizeof *c;
     if (!add) {
@@ -92,8 +96,8 @@ VF_INLINE void store_sums(const int n_vectors, float *c, size_t c_row) {
         _tile_stored(3, c + 3 * VF_WIDTH, stride);
 }
 
-// Gathers AMX_ROWS rows of a left operand, `depth` words each, padded with zeros. Transposed: from `depth`
-// rows of AMX_ROWS words.
+// Copies AMX_ROWS rows of a left operand to `to`. Each has `depth` words of a and is padded with zeros to
+// VF_WIDTH. If `transposed`, a has `depth` rows of AMX_ROWS words instead, and they are transposed.
 VF_INLINE void gather_left(const bool transposed, float *to, const float *a, size_t a_row, int depth) {
     vf rows[AMX_ROWS];
     FLAT_LOOP(i, AMX_ROWS) {

@@ -1,11 +1,11 @@
-// Causal attention, backward (kernels/ops.h: attention_backward). The probabilities of one block of queries
-// and one block of keys are recomputed from the saved lse. Small products (tiles.h) then give
-//   dv += p^T dout,  ds = p * (dout v^T - delta),  dk += ds^T q,  dq += ds k,  with delta = row sums of dout
-//   * out.
+// Causal attention, backward (kernels/ops_layers.h: attention_backward). The probabilities p of one block of
+// queries and one block of keys are recomputed from the saved lse. With delta = row sums of dout * out,
+// small products (tiles.h) then give
+//   dv += p^T dout,  ds = p * (dout v^T - delta),  dk += ds^T q,  dq += ds k
 // A group is a key-value head with its query heads; dk and dv are sums over the group. Keys and values are
-// packed once per group. Each thread takes whole groups. With fewer groups than threads, blocks of dk and dv
-// and blocks of dq become separate tasks. That computes scores twice (seven products instead of five) but
-// needs no sum over threads.
+// packed once per group. Each thread takes whole groups. If the groups do not divide evenly among the
+// threads, blocks of dk and dv and blocks of dq become separate tasks. That computes scores twice (seven
+// products instead of five) but needs no sum over threads.
 // Determinism: both ways and any number of threads give the same bits. Every sum runs over query heads in
 // ascending order and, for each head, over blocks in ascending order.
 #include <math.h>
@@ -26,7 +26,7 @@ struct packed_queries {
     float *q, *dout;             // left operands: (blocks * BLOCK, padded D) words
     float *q_right, *dout_right; // right operands: (words of blocks * BLOCK, padded D)
     float *dq;                   // (blocks * BLOCK, padded D), not yet scaled by 1 / sqrt(D)
-    float *delta;                // (blocks * BLOCK)
+    float *delta;                // (blocks * BLOCK): the row sums of dout * out
     const float *lse;            // (T)
     const int32_t *first;        // (T) the first position of each query's document, or NULL
     int window;
@@ -40,27 +40,31 @@ struct packed_keys {
     size_t k_index, v_index;      // index of the head's first element in k and in v
 };
 
-// probabilities and dscores first hold float scores, then words of p and of ds. Float words replace the
-// scores in place. With bf16, pairs of two queries replace the first query's scores (left operands,
-// transposed). dq needs pairs of two keys, which are stored in dscores_left.
+// probabilities first holds scores and dscores holds dout v^T, both as floats. Words of p and of ds then
+// replace them. Float words replace them one by one. With bf16, a word is a pair of two queries' elements
+// and replaces the first query's float; dk and dv read these pairs as a transposed left operand. dq needs
+// pairs of two keys' elements instead; dscores_left holds them.
 struct block_scratch {
     float *probabilities; // (BLOCK queries, BLOCK keys)
     float *dscores;       // (BLOCK queries, BLOCK keys)
-    float *dscores_left;  // (BLOCK queries, words of BLOCK keys); == dscores with float words
+    float *dscores_left;  // ds as the left operand of dq: (BLOCK queries, words of BLOCK keys). If words are
+                          // floats, this is dscores itself
     float *gradients;     // per block of keys: dk (BLOCK, padded D), then dv (BLOCK, padded D)
 };
 
 struct backward_plan {
     int n_threads;
     bool whole_groups;
-    bool pairs; // see tiles.h
+    bool pairs; // words are pairs of bf16 (tiles.h)
     int group;  // query heads per key-value head
     int n_blocks, padded_D;
     float score_scale; // log2 e / sqrt(D)
     size_t queries_floats, keys_floats;
-    size_t n_heads_packed, n_groups_packed; // one per thread, or all
-    int n_gradient_blocks; // blocks of dk and dv in a thread's scratch: all of them if it computes whole
-                           // groups, adding one query head after another
+    // Query heads and key-value heads that the workspace holds at a time: one of each per thread, or all.
+    size_t n_heads_packed, n_groups_packed;
+    // Blocks of dk and dv in a thread's scratch: one, or all if the thread adds several query heads of a
+    // whole group to them, one after another.
+    int n_gradient_blocks;
     size_t scratch_floats;
 };
 
@@ -107,6 +111,7 @@ size_t CPU_OP(attention_backward_workspace)(const struct device *device,
     return bytes;
 }
 
+// Where a query head is, or will be, packed in the workspace.
 //   slot   packed head, below n_heads_packed
 //   head   query head, numbered over all sequences
 static struct packed_queries packed_queries_at(const struct stream *stream, const struct backward_plan *plan,
@@ -136,6 +141,7 @@ static struct packed_queries packed_queries_at(const struct stream *stream, cons
     return packed;
 }
 
+// Where a key-value head is, or will be, packed in the workspace.
 //   slot    packed key-value head, below n_groups_packed
 //   group   key-value head, numbered over all sequences
 static struct packed_keys packed_keys_at(const struct stream *stream, const struct backward_plan *plan,
@@ -166,13 +172,14 @@ static struct block_scratch scratch_at(const struct stream *stream, const struct
     return scratch;
 }
 
-// dk of key block j; its dv follows.
+// Returns where dk of key block j is in a thread's scratch. Its dv follows.
 static float *gradients_at(const struct backward_plan *plan, struct block_scratch scratch, int j) {
     size_t slot = (size_t)(j % plan->n_gradient_blocks);
     return scratch.gradients + slot * BLOCK * 2 * (size_t)plan->padded_D;
 }
 
-// Offsets of block i in left, right and transposed operands.
+// left_at, right_at and columns_at: the offset, in words, of block i in a left, a right and a transposed
+// operand.
 static size_t left_at(const struct backward_plan *plan, int i) {
     return (size_t)i * BLOCK * (size_t)plan->padded_D;
 }
@@ -235,7 +242,8 @@ VF_INLINE void pack_keys(const enum dtype type, const struct attention_backward_
     pack_transposed(type, to.v_columns + columns, BLOCK, args->v, v_index, args->v_stride, n, D);
 }
 
-// One query's row in softmax_tile. The query sees keys [n_hidden, n_visible) of the block, possibly none.
+// One query's row in softmax_tile, with one column per key. The query sees columns [n_hidden, n_visible) of
+// it, possibly none. n_visible may exceed the length of the row.
 struct query_row {
     float *scores, *dscores;
     vf lse, delta; // lse: negated and multiplied by log2 e
@@ -266,8 +274,8 @@ VF_INLINE void softmax_row(const bool masked, struct query_row row, int n_vector
     }
 }
 
-// `softmax_vector` for two rows. Their pairs replace the first row; the pairs of ds are also stored to
-// `left`.
+// Computes p and ds of two rows. Pairs of the two rows' elements replace the scores and dscores of the first
+// row. For each of the two rows, pairs of neighbouring elements of ds are stored to `left`.
 VF_INLINE void softmax_two_rows(const bool masked, const struct query_row rows[2], float *left, int n_vectors,
                                 vf scale) {
     for (int v = 0; v < n_vectors; v++) {
@@ -287,8 +295,8 @@ static int first_seen(struct packed_queries head, int t) {
     return first_in_window(head.first ? head.first[t] : 0, head.window, t);
 }
 
-// The number of keys at the start of block j that the query at position t does not see; 0 or negative: it
-// sees all.
+// The number of keys at the start of block j that the query at position t does not see. It is 0 or negative
+// if the query sees all of them.
 static int hidden_keys(struct packed_queries head, int t, int j) {
     return first_seen(head, t) - j * BLOCK;
 }
@@ -299,12 +307,12 @@ static bool sees_block(struct packed_queries head, int i, int j) {
     return hidden_keys(head, i * BLOCK, j) < BLOCK;
 }
 
-// The columns of a block of keys that products and softmax process.
+// The columns of a block of keys that a tile of queries computes.
 struct tile_columns {
-    int begin, end; // whole vectors
+    int begin, end; // multiples of VF_WIDTH
 };
 
-// The columns of key block j to compute for rows row .. row + TILE_ROWS of query block i. Leaves out whole
+// The columns of key block j to compute for TILE_ROWS rows of query block i, from `row` on. Leaves out whole
 // vectors that no row sees: those before the first query's keys and, on the diagonal, those after the last
 // query's. Empty if no row sees any key.
 static struct tile_columns columns_of_tile(struct packed_queries head, int i, int j, int row) {
@@ -315,9 +323,9 @@ static struct tile_columns columns_of_tile(struct packed_queries head, int i, in
     };
 }
 
-// Turns scores into p and ds: rows row .. row + TILE_ROWS of query block i, as far as they exist, against
-// columns of key block j.
-//   masked   some rows do not see all of the columns
+// Turns scores into p and ds, for TILE_ROWS rows from `row` on of query block i and `columns` of key block j.
+//   n        number of rows of the query block; rows past them are skipped
+//   masked   true if some rows do not see all of the columns
 VF_INLINE void softmax_tile(const bool pairs, const bool masked, const struct backward_plan *plan,
                             struct packed_queries head, struct block_scratch scratch, int i, int j, int n,
                             int row, struct tile_columns columns) {
@@ -347,8 +355,8 @@ VF_INLINE void softmax_tile(const bool pairs, const bool masked, const struct ba
     }
 }
 
-// Products with p and ds read whole tiles of TILE_ROWS columns. Clears the columns of such a tile before
-// `begin`, the first column computed for rows row .. row + TILE_ROWS.
+// Products with p and ds read whole tiles of TILE_ROWS columns. `begin` is the first column that was computed
+// for TILE_ROWS rows from `row` on. Clears the columns of its tile that precede it.
 static void clear_columns_before(struct block_scratch scratch, int row, int begin) {
     size_t bytes = (size_t)(begin % TILE_ROWS) * sizeof(float);
     for (int t = row; t < row + TILE_ROWS && bytes > 0; t++) {
@@ -371,7 +379,7 @@ static void make_scores(const struct attention_backward_args *args, const struct
         const struct tile_columns columns = columns_of_tile(head, i, j, row);
         const int n_vectors = (columns.end - columns.begin) / VF_WIDTH, at = row * BLOCK + columns.begin;
         if (n_vectors <= 0)
-            break; // later queries see no more of the block
+            break; // later queries see none of the block's keys
         multiply_rows(pairs, scratch.probabilities + at, BLOCK, q + row * padded_D, (size_t)padded_D,
                       k + columns.begin, BLOCK, n_vectors, depth, false);
         multiply_rows(pairs, scratch.dscores + at, BLOCK, dout + row * padded_D, (size_t)padded_D,
@@ -387,8 +395,12 @@ static void make_scores(const struct attention_backward_args *args, const struct
     }
 }
 
-// dk or dv of one block of keys += (ds or p)^T times (q or dout) of query block i. Sums over queries from the
-// first that may see a key of the tile (on the diagonal, the key's own) to the last that does.
+// Adds the product with query block i to dk or dv of key block j: dk += ds^T q, or dv += p^T dout. Keys are
+// processed in tiles of TILE_ROWS. The sums run over the queries from the first that may see a key of the
+// tile (if i == j, the query at the tile's first key) to the last that does.
+//   gradient   dk or dv
+//   weights    ds or p
+//   right      q or dout, packed as a right operand
 static void add_key_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
                              struct packed_queries head, float *gradient, const float *weights,
                              const float *right, int i, int j) {
@@ -408,7 +420,7 @@ static void add_key_gradient(const struct attention_backward_args *args, const s
     }
 }
 
-// dq of query block i += ds k of key block j.
+// Adds ds k of key block j to dq of query block i.
 static void add_query_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
                                struct packed_queries head, struct packed_keys keys,
                                struct block_scratch scratch, int i, int j) {
@@ -450,7 +462,8 @@ static void clear_key_gradients(const struct backward_plan *plan, float *dk) {
     memset(dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof *dk); // dv follows it
 }
 
-// Adds a query head's contribution to dk and dv of key block j. with_dq: also to all of its dq.
+// Adds a query head's contribution to dk and dv of key block j. If with_dq, also adds key block j's
+// contribution to the head's dq.
 static void add_head(const struct attention_backward_args *args, const struct backward_plan *plan,
                      struct packed_queries head, struct packed_keys keys, struct block_scratch scratch,
                      float *dk, int j, bool with_dq) {
@@ -464,7 +477,8 @@ static void add_head(const struct attention_backward_args *args, const struct ba
     }
 }
 
-// dq, dk and dv of a whole group, in the packed heads of `slot`.
+// Computes dq, dk and dv of a whole group. Packs the key-value head and one query head at a time into
+// `slot` of the workspace.
 VF_INLINE void backward_group(const enum dtype type, const struct stream *stream,
                               const struct attention_backward_args *args, const struct backward_plan *plan,
                               size_t slot, size_t group, struct block_scratch scratch) {
@@ -489,7 +503,7 @@ VF_INLINE void backward_group(const enum dtype type, const struct stream *stream
     }
 }
 
-// dk and dv of key block j, after all heads have been packed.
+// Computes dk and dv of key block j, after all heads have been packed.
 VF_INLINE void backward_key_block(const enum dtype type, const struct stream *stream,
                                   const struct attention_backward_args *args,
                                   const struct backward_plan *plan, size_t group,
@@ -502,7 +516,7 @@ VF_INLINE void backward_key_block(const enum dtype type, const struct stream *st
     store_key_gradients(type, args, plan, keys, scratch.gradients, j);
 }
 
-// dq of query block i, after all heads have been packed.
+// Computes dq of query block i, after all heads have been packed.
 VF_INLINE void backward_query_block(const enum dtype type, const struct stream *stream,
                                     const struct attention_backward_args *args,
                                     const struct backward_plan *plan, size_t head_index,
@@ -524,7 +538,7 @@ struct backward_call {
     const struct attention_backward_args *args;
     struct backward_plan plan;
     size_t n_groups, n_heads; // of all sequences
-    atomic_size_t *next;      // next task to take
+    atomic_size_t *next;      // number of the next task to take
 };
 
 static void groups_part(const void *context, int part, int n_parts) {
@@ -557,8 +571,9 @@ static void pack_part(const void *context, int part, int n_parts) {
     }
 }
 
-// Largest tasks first, so that the threads finish together. The first keys are seen by the most queries, and
-// are summed over a whole group. The last queries see the most keys.
+// Takes the largest tasks first, so that the threads finish together. The first block of keys is seen by the
+// most queries, and the last block of queries sees the most keys. The i-th largest blocks of keys come before
+// the i-th largest blocks of queries, since a task of keys covers all query heads of a group.
 static void blocks_part(const void *context, int part, int n_parts) {
     (void)n_parts;
     const struct backward_call *call = context;

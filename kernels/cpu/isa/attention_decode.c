@@ -1,4 +1,4 @@
-// Attention of one new position per sequence (kernels/ops.h: attention_decode).
+// Attention of one new position per sequence (kernels/ops_layers.h: attention_decode).
 #include <stdatomic.h>
 #include <string.h>
 
@@ -9,14 +9,15 @@
 struct decode_call {
     const struct stream *stream;
     const struct attention_decode_args *args;
-    int group, n_parts;    // query heads per key-value head; tasks per key-value head
-    size_t scratch_floats; // per thread, for struct scratch
-    atomic_size_t *next;   // next task to take
+    int group;             // query heads per key-value head
+    int n_parts;           // tasks per key-value head
+    size_t scratch_floats; // floats of struct scratch per thread
+    atomic_size_t *next;   // number of the next task to take
 };
 
-// A thread's scratch. Without rotation it has `attention` only.
+// A thread's scratch. If rope.table is NULL, it has no `queries`.
 struct scratch {
-    float *attention; // of attend_single_query
+    float *attention; // scratch of attend_single_query
     void *queries;    // rotated queries: (heads of a task, D) type
 };
 
@@ -27,7 +28,7 @@ static struct scratch scratch_at(float *memory, const struct attention_decode_ar
 }
 
 static size_t scratch_floats(const struct attention_decode_args *args, int n_heads) {
-    const size_t queries = (size_t)n_heads * (size_t)args->D; // at most floats
+    const size_t queries = (size_t)n_heads * (size_t)args->D; // in floats, enough for any type
     return CPU_OP(single_query_floats)(n_heads, args->D) + (args->rope.table ? round_up_to(queries, 16) : 0);
 }
 
@@ -47,7 +48,8 @@ size_t CPU_OP(attention_decode_workspace)(const struct device *device,
     return (size_t)n_threads * call.scratch_floats * sizeof(float);
 }
 
-// Normalizes and rotates the new rows of consecutive heads.
+// Normalizes and rotates the new queries or keys of n_heads consecutive heads of sequence b, from element
+// x_at of x to `out`.
 static void rotate(const struct attention_decode_args *args, size_t b, const void *x, size_t x_at,
                    const void *weight, int n_heads, void *out) {
     const size_t size = dtype_size(args->type);
@@ -131,8 +133,8 @@ enum status CPU_OP(attention_decode)(struct stream *stream, const struct attenti
     struct decode_call call = plan_decode(stream->device, args, &n_threads);
     call.stream = stream;
     call.next = &next;
-    // Tasks that share a key-value head all read its new position, so it is appended up front. There are few
-    // such heads.
+    // If several tasks share a key-value head, they all read its new key and value, so these are appended
+    // first. There are fewer such heads than threads.
     for (size_t i = 0; call.n_parts > 1 && i < (size_t)args->B * (size_t)args->K; i++)
         append(args, i / (size_t)args->K, i % (size_t)args->K);
     parallel_run(n_threads, decode_part, &call);

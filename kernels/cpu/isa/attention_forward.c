@@ -1,9 +1,8 @@
-// Causal attention, forward (kernels/ops.h: attention_forward), with an online softmax. A block of queries
-// visits one block of keys after another and keeps each row's maximum and running sum, so a whole row of
-// scores is never stored.
-// Keys and values are packed once per key-value head, for all its query heads (tiles.h has the products).
-// Softmax uses powers of two, with log2 e folded into the scale of the scores. Few queries against a
-// key-value cache skip the packing and read keys and values in place (single_query.h).
+// Causal attention, forward (kernels/ops_layers.h: attention_forward), with an online softmax. A block of
+// queries visits one block of keys after another and keeps each row's maximum and running sum, so a whole row
+// of scores is never stored. Keys and values are packed once per key-value head, for all its query heads
+// (tiles.h has the products). Softmax uses powers of two, with log2 e folded into the scale of the scores.
+// Few queries against a key-value cache skip the packing and read keys and values in place (single_query.h).
 #include <math.h>
 #include <stdatomic.h>
 
@@ -12,14 +11,17 @@
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/single_query.h"
 
-// A block of keys and values should stay in the first cache levels while the queries of a block pass over it.
-// On the other hand, each block loads and stores a tile of the output once more. Products of pairs are faster
-// than that and read half as much, so longer blocks pay off.
+// Block sizes. A block of keys and values should stay in the first cache levels while a block of queries is
+// multiplied by it. But the output tiles are loaded and stored once per block of keys, which favours long
+// blocks. Blocks of keys are longer with pairs, which are multiplied faster and take half the memory.
+// FEW_QUERIES: calls with at most this many queries skip the packing.
+// MAXIMUM_SLACK: softmax_row keeps a maximum that is up to this much too low. Its terms are then at most
+// 2^11, so that their sums stay far from overflow.
 #define QUERY_BLOCK     (16 * TILE_ROWS)
 #define KEY_BLOCK       64
 #define PAIRS_KEY_BLOCK 192
 #define FEW_QUERIES     4
-#define MAXIMUM_SLACK   11.0f // exponent of 2, small enough that sums stay far from overflow
+#define MAXIMUM_SLACK   11.0f
 
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
@@ -35,7 +37,7 @@ struct query_scratch {
     float *queries; // (QUERY_BLOCK, padded D) words
     float *out;     // (QUERY_BLOCK, padded D): the sum of 2^(score - maximum) * value
     float *sums;    // (QUERY_BLOCK, VF_WIDTH): the sum of 2^(score - maximum), by lane
-    float *maxima;  // (QUERY_BLOCK)
+    float *maxima;  // (QUERY_BLOCK): the maximum of each row's scores so far, or up to MAXIMUM_SLACK less
     float *scores;  // (TILE_ROWS, key_block)
 };
 
@@ -44,18 +46,19 @@ struct query_scratch {
 struct forward_plan {
     int n_threads;
     bool whole_groups;
-    bool pairs;    // see tiles.h
+    bool pairs;    // words are pairs of bf16 (tiles.h)
     int group;     // query heads per key-value head
     int n_parts;   // with few queries: tasks per group
     int key_block; // keys per block
     int n_key_blocks, n_query_blocks;
     int padded_D;
-    float score_scale;                  // log2 e / sqrt(D)
-    size_t head_floats, n_heads_packed; // n_heads_packed: key-value heads, one per thread or all
-    size_t scratch_floats;
+    float score_scale;     // log2 e / sqrt(D)
+    size_t head_floats;    // floats of a packed key-value head
+    size_t n_heads_packed; // key-value heads that are packed at a time: one per thread, or all
+    size_t scratch_floats; // floats of scratch per thread
 };
 
-// Offset of a block of keys within its head.
+// key_at and value_at: the offset, in words, of a block of keys or values in its packed head.
 static size_t key_at(const struct forward_plan *plan, int block, int D) {
     return (size_t)block * (size_t)plan->key_block * (size_t)words_of(plan->pairs, D);
 }
@@ -114,20 +117,20 @@ static float *part_scratch(const struct stream *stream, const struct forward_pla
 }
 
 // The first position that query t of sequence b sees. Queries past the last one, which pad a tile, get the
-// last one's.
+// result of the last one.
 static int first_seen(const struct attention_forward_args *args, size_t b, int t) {
     int at = t < args->T ? t : args->T - 1, own = args->S - args->T + at;
     return first_in_window(args->first ? args->first[b * (size_t)args->T + (size_t)at] : 0, args->window,
                            own);
 }
 
-// The first block of keys that a query of sequence b sees.
+// The first block of keys that any query of sequence b sees.
 static int first_key_block(const struct attention_forward_args *args, const struct forward_plan *plan,
                            size_t b) {
     return first_seen(args, b, 0) / plan->key_block;
 }
 
-// group: key-value head group % K of sequence group / K.
+// Packs one block of keys and values of key-value head group % K of sequence group / K.
 VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forward_args *args,
                               const struct forward_plan *plan, struct packed_keys to, size_t group,
                               int block) {
@@ -142,8 +145,8 @@ VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forw
                args->D);
 }
 
-// The vectors of a row of scores that its query sees entirely. Vectors before and after are masked lane by
-// lane.
+// The vectors of a row of scores that its query sees entirely. The vectors before and after them are masked
+// lane by lane.
 struct open_vectors {
     int begin, end;
 };
@@ -172,10 +175,10 @@ VF_INLINE float mask_row(const bool masked, float *scores, int n_vectors, int n_
     return vf_reduce_max(top);
 }
 
-// Turns one row's unscaled scores, whose maximum is `top`, into 2^(score - maximum); with pairs, into half
-// the space. The maximum of previous blocks is kept if it is at most MAXIMUM_SLACK too low. Then nothing is
-// rescaled and, thanks to branch prediction, nothing waits for this block's maximum. Otherwise the row's sums
-// are rescaled to the new maximum.
+// Turns one row's unscaled scores, whose maximum is `top`, into 2^(scaled score - maximum). With pairs, the
+// results take half the space. The maximum of previous blocks is kept if it is at most MAXIMUM_SLACK too
+// low. Then nothing is rescaled and, thanks to branch prediction, nothing waits for this block's maximum.
+// Otherwise the row's sums are rescaled to the new maximum.
 VF_INLINE void softmax_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
                            float *scores, int n_vectors, float top, float *maximum, float *sum, float *out) {
     const vf scale = vf_set1(plan->score_scale);
@@ -190,7 +193,8 @@ VF_INLINE void softmax_row(const bool pairs, const bool masked, bool first, cons
         for (int d = 0; d < plan->padded_D; d += VF_WIDTH)
             vf_store(out + d, vf_load(out + d) * shrink);
     }
-    // A row that has seen no key yet has only scores of minus infinity, which become 0 with any reference.
+    // A row that has seen no key yet has only scores of minus infinity, which become 0 with any finite
+    // reference.
     vf total = vf_load(sum), reference = vf_set1(masked && *maximum == -INFINITY ? 0.0f : -*maximum);
     for (int v = 0; v < n_vectors; v += pairs ? 2 : 1) {
         vf p = vf_exp2(vf_fma(vf_load(scores + v * VF_WIDTH), scale, reference));
@@ -208,7 +212,8 @@ VF_INLINE void softmax_row(const bool pairs, const bool masked, bool first, cons
     vf_store(sum, total);
 }
 
-// Computes the maxima of all rows first, so that no row waits for its own.
+// Applies mask_row and softmax_row to the TILE_ROWS rows from `row` on. The maxima of all rows are computed
+// before the first is used, which hides their latency. n_visible is that of the first row.
 VF_INLINE void softmax_tile(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
                             struct query_scratch scratch, int row, int n_vectors, const int *n_hidden,
                             int n_visible) {
@@ -222,9 +227,9 @@ VF_INLINE void softmax_tile(const bool pairs, const bool masked, bool first, con
                     scratch.out + (row + i) * plan->padded_D);
 }
 
-// Attends from TILE_ROWS queries, from `row` of the block on, to one block of keys (`first`: the first
-// block). The first query sees n_visible of the keys (possibly 0 or negative); each further query sees one
-// more.
+// Adds one block of keys to the attention of TILE_ROWS queries, from `row` of the block of queries on. The
+// first query sees n_visible of the keys (possibly 0 or negative); each further query sees one more.
+//   first      true for the first block of keys that these queries visit
 //   n_hidden   (TILE_ROWS) or NULL: how many keys at the start of the block each query does not see, in
 //     ascending order. Whole vectors that no query sees are skipped.
 static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
@@ -254,8 +259,8 @@ static void attend_tile(const struct forward_plan *plan, struct query_scratch sc
                   values, (size_t)padded_D, padded_D / VF_WIDTH, words_of(pairs, depth), !first);
 }
 
-// Counts the keys from `key` on that each query of a tile does not see. NULL if all queries see the key at
-// `key`.
+// Counts, for each query of a tile, the keys from `key` on that it does not see. Returns NULL if all
+// queries see the key at `key`.
 static int *count_hidden(const struct attention_forward_args *args, size_t b, int query, int key,
                          int n_hidden[TILE_ROWS]) {
     for (int i = 0; i < TILE_ROWS; i++)
@@ -307,7 +312,7 @@ struct forward_call {
     const struct attention_forward_args *args;
     struct forward_plan plan;
     size_t n_groups;     // key-value heads of all sequences
-    atomic_size_t *next; // next task to take
+    atomic_size_t *next; // number of the next task to take
 };
 
 static void groups_part(const void *context, int part, int n_parts) {
@@ -377,7 +382,8 @@ static void pack_part(const void *context, int part, int n_parts) {
     }
 }
 
-// Largest tasks first, so that the threads finish together: the last blocks of queries see the most keys.
+// Takes the largest tasks first, so that the threads finish together: the last blocks of queries see the most
+// keys.
 static void query_blocks_part(const void *context, int part, int n_parts) {
     (void)n_parts;
     const struct forward_call *call = context;

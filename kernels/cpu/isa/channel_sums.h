@@ -1,6 +1,7 @@
-// Per-channel sums over rows that are divided among threads, for the gradients of norm weights. Two levels
-// keep rounding errors small: blocks of rows are added to a thread's totals, and the totals are added in
-// thread order. The order is fixed. A thread's memory holds its totals, then the sums of its current block,
+// Per-channel sums over rows that are divided among threads, for the gradients of norm weights. To keep
+// rounding errors small, the rows of a block are summed first. The sums of the block are then added to the
+// thread's totals. In the end the totals are added in thread order. So the bits depend on the number of
+// threads. A thread's memory holds its totals, then the sums of its current block,
 // channel_sums_padded(channels) floats each.
 #ifndef ZERO_KERNELS_CPU_ISA_CHANNEL_SUMS_H
 #define ZERO_KERNELS_CPU_ISA_CHANNEL_SUMS_H
@@ -15,7 +16,7 @@ VF_INLINE size_t channel_sums_padded(size_t channels) {
     return (channels + 63) / 64 * 64;
 }
 
-// total += block, block = 0
+// total += block, block = 0, for n floats
 VF_INLINE void channel_sums_flush(float *total, float *block, size_t n) {
     for (size_t i = 0; i < n; i += VF_WIDTH) {
         vf_store(total + i, vf_load(total + i) + vf_load(block + i));
@@ -23,7 +24,8 @@ VF_INLINE void channel_sums_flush(float *total, float *block, size_t n) {
     }
 }
 
-// Adds the threads' totals, which are `stride` floats apart, to the gradient; NULL: to none.
+// Adds the totals of all threads, which are `stride` floats apart, to the gradient. With beta_zero, the
+// gradient is overwritten. No-op if it is NULL.
 VF_INLINE void channel_sums_add(float *gradient, bool beta_zero, const float *totals, size_t stride,
                                 int n_threads, struct parallel_span channels) {
     for (size_t c = channels.begin; gradient && c < channels.end; c++) {

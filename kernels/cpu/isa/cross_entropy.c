@@ -1,7 +1,7 @@
-// Cross-entropy of rows of logits, with its gradient (kernels/ops.h: cross_entropy). Three passes over a row
-// while it is in the cache: the maximum; the exponentials exp(logit - maximum), which are stored, and their
-// sum; the gradient. The target's term is not part of that sum, and the target's gradient is computed from
-// the loss with expm1, so that a loss near 0 and its gradient keep their relative accuracy.
+// Cross-entropy of rows of logits, with its gradient (kernels/ops_layers.h: cross_entropy). Three passes over
+// a row while it is in the cache: the maximum; the exponentials exp(logit - maximum), which are stored, and
+// their sum; the gradient. The target's exponential is not part of this sum, and the target's gradient is
+// computed from the loss with expm1, so that a loss near 0 and its gradient keep their relative accuracy.
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 #include <math.h>
@@ -36,9 +36,9 @@ VF_INLINE float row_maximum(enum dtype type, const void *logits, size_t row, int
     return vf_reduce_max(vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3])));
 }
 
-// The sum of exp(logit - maximum) over logits [first, first + n): float sums over SPAN_STEPS steps, which are
-// added in double.
-//   exponentials   [w] (n), or NULL
+// Returns the sum of exp(logit - maximum) over logits [first, first + n). A step adds N_SUMS vectors. Spans
+// of SPAN_STEPS steps are summed in float, and these sums are added in double.
+//   exponentials   [out] (n) exp(logit - maximum) of each logit; NULL: not wanted
 #define N_SUMS     4
 #define SPAN_STEPS 16
 
@@ -68,7 +68,8 @@ VF_INLINE double sum_exponentials(enum dtype type, const void *logits, size_t fi
     return sum;
 }
 
-// Writes dlogits = exponential * factor. The target's gradient is written afterwards.
+// Writes dlogits = exponential * factor to a row, and its n_zeros zeros. The target's gradient is overwritten
+// afterwards.
 VF_INLINE void write_row_gradient(enum dtype type, const struct cross_entropy_args *args, size_t row,
                                   const float *exponentials, float factor) {
     size_t to = row * (size_t)args->dlogits_stride, V = (size_t)args->V, c = 0;
@@ -83,7 +84,7 @@ VF_INLINE void write_row_gradient(enum dtype type, const struct cross_entropy_ar
         vf_put_one(type, dlogits, to + c, 0);
 }
 
-// Of a row whose target has weight 0.
+// Writes zeros as the gradient of a row whose target has weight 0.
 VF_INLINE void write_row_zeros(enum dtype type, const struct cross_entropy_args *args, size_t row) {
     size_t to = row * (size_t)args->dlogits_stride, n = (size_t)args->V + (size_t)args->n_zeros, c = 0;
     for (; c + VF_WIDTH <= n; c += VF_WIDTH)
@@ -94,10 +95,10 @@ VF_INLINE void write_row_zeros(enum dtype type, const struct cross_entropy_args 
 
 // ---- with options: capped logits, label smoothing, z-loss
 
-// Sums over a row's capped logits: of exp(logit - maximum) without the target, and of the logits. The sum of
-// the logits is NaN if one was infinite before it was capped: 0 times infinity.
+// Sums over a row.
 struct row_sums {
-    double others, logits;
+    double others; // sum of exp(capped logit - maximum) over all logits but the target's
+    double logits; // sum of the capped logits; NaN if a logit was infinite before it was capped
 };
 
 // Values that the gradient reads again: exp(logit - maximum) and tanh(x / soft_cap) of each logit, padded to
@@ -117,7 +118,7 @@ VF_INLINE void sum_step(enum dtype type, const struct cross_entropy_args *args, 
     }
     e = vf_select(vi_iota() == vi_set1(target - c), vf_zero(), e);
     *others += lanes < VF_WIDTH ? vf_first(e, lanes, vf_zero()) : e;
-    vf logit = vf_fma(x, vf_zero(), capped.logit);
+    vf logit = vf_fma(x, vf_zero(), capped.logit); // adds 0 x, which is NaN if x is infinite
     *logits += lanes < VF_WIDTH ? vf_first(logit, lanes, vf_zero()) : logit;
 }
 
@@ -170,12 +171,12 @@ VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
                                     const struct cross_entropy_args *args, size_t row, double weight,
                                     float *memory) {
     const struct row_terms terms = {memory, memory ? memory + row_floats(args) : NULL};
-    const struct cross_entropy_args copy = *args; // stores through pointers cannot alias it
+    const struct cross_entropy_args copy = *args; // a local copy: no store through a pointer aliases it
     size_t first = row * (size_t)copy.logits_stride;
     int target = copy.targets[row];
     double smoothing = (double)copy.label_smoothing, z = (double)copy.z_loss;
     double scale = (double)copy.scale * weight;
-    // tanh is increasing, so it suffices to cap the maximum at the end.
+    // tanh is increasing, so the maximum of the capped logits is the capped maximum.
     float maximum = row_maximum(logits_type, copy.logits, first, copy.V);
     maximum = vf_soft_cap(vf_set1(maximum), copy.soft_cap).logit[0];
     vf own_logit = vf_get_part(logits_type, copy.logits, first + (size_t)target, 1);
@@ -196,7 +197,7 @@ VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
                                        .target = target});
 }
 
-// ---- rows
+// ---- rows without options, and the choice for each row
 
 VF_INLINE void one_row(enum dtype type, enum dtype logits_type, const struct cross_entropy_args *args,
                        size_t row, double weight, float *exponentials) {

@@ -8,9 +8,10 @@
 
 // ---- sum_squares
 
-// Prefetches two rows of lanes ahead into the second-level cache, a few lanes at a time (sums and rows fill
-// the first-level cache). That reaches the speed of a plain read; hardware prefetching alone reaches two
-// thirds of it.
+// Rows of SUM_SQUARES_LANES elements are summed two at a time. Meanwhile the next two rows are prefetched
+// into the second-level cache, GROUP_LANES elements at a time, since the sums and the current rows fill the
+// first-level cache. That reaches the speed of a plain read; hardware prefetching alone reaches two thirds
+// of it.
 #define ROWS        2
 #define GROUP_LANES 64
 
@@ -71,7 +72,7 @@ enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_
     return STATUS_OK;
 }
 
-// ---- matrices of Newton-Schulz iterations
+// ---- matrix_normalize and matrix_add_diagonal
 
 struct normalization {
     const struct matrix_normalize_args *args;
@@ -129,7 +130,8 @@ enum status CPU_OP(matrix_add_diagonal)(struct stream *stream, const struct matr
 
 // ---- fill and cast
 
-// Larger outputs use non-temporal stores, which do not read the old contents into the caches: 14 -> 42 GB/s.
+// fp32 outputs of more bytes than this are filled by non-temporal stores, which do not read the old contents
+// into the caches. That raises the rate from 14 to 42 GB/s.
 #define STREAMED_BYTES ((size_t)4 << 20)
 
 VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct parallel_span range) {
@@ -199,7 +201,7 @@ VF_INLINE void lerp_range(enum dtype out_type, const struct lerp_args *args, str
 }
 
 static void lerp_span(const void *context, struct parallel_span span) {
-    const struct lerp_args args = *(const struct lerp_args *)context; // no store aliases a local copy
+    const struct lerp_args args = *(const struct lerp_args *)context; // local, so no store aliases it
     VF_DISPATCH(args.out_type, lerp_range, &args, span);
 }
 
@@ -214,7 +216,7 @@ enum status CPU_OP(lerp)(struct stream *stream, const struct lerp_args *args) {
     return STATUS_OK;
 }
 
-// ---- add
+// ---- add and add_spans
 
 VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct parallel_span range) {
     float *out = args->out;
@@ -249,14 +251,14 @@ enum status CPU_OP(add_spans)(struct stream *stream, const struct add_spans_args
     return STATUS_OK;
 }
 
-// ---- sums along a tree
+// ---- sum_tree
 
-#define TREE_LEVELS 16  // bits of SUM_TREE_MOST
-#define TREE_BLOCK  512 // elements whose partial sums stay in the cache
+#define TREE_LEVELS 16  // number of bits of SUM_TREE_MOST
+#define TREE_BLOCK  512 // elements at a time, so that their partial sums stay in the cache
 
-// Partial sums of complete subtrees, organized as a binary counter. After r ranks, held[k] is the sum of 2^k
-// consecutive ranks if bit k of r is set. The last rank is added to all held sums, smallest subtree first.
-// Only then is `out` written, since it may be one of the inputs.
+// Computes n elements from `at` on. Partial sums of complete subtrees are kept as in a binary counter: after
+// r ranks, held[k] is the sum of 2^k consecutive ranks if bit k of r is set. The last rank is added to all
+// held sums, smallest subtree first. Only then is `out` written, since it may be one of the inputs.
 static void sum_tree_block(const struct sum_tree_args *args, size_t at, size_t n) {
     float sums[TREE_LEVELS + 1][TREE_BLOCK];
     const float *held[TREE_LEVELS];

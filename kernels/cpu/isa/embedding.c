@@ -1,6 +1,6 @@
-// Token and position embeddings. Forward divides the rows among threads; backward divides the channels. Each
-// thread adds to its own columns of every row, in order of (b, t). So the bits do not depend on the number of
-// threads, and no atomics are needed.
+// Token and position embeddings. Forward divides the rows among threads; backward divides the channels. In
+// backward, each thread adds to its own channels of every row, in order of (b, t). So the bits do not depend
+// on the number of threads, and no atomics are needed.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
@@ -18,7 +18,7 @@ VF_INLINE void forward_step(enum dtype type, const struct embedding_forward_args
 
 VF_INLINE void forward_rows(enum dtype type, const struct embedding_forward_args *args,
                             struct parallel_span rows) {
-    const struct embedding_forward_args copy = *args; // stores through pointers cannot alias it
+    const struct embedding_forward_args copy = *args; // a local copy: no store through a pointer aliases it
     size_t C = (size_t)copy.C, T = (size_t)copy.T;
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t start = (size_t)(copy.positions ? copy.positions[n / T] : copy.position);

@@ -1,5 +1,5 @@
 // Layer normalization, one row at a time. Mean and variance take two passes over a row, the second from the
-// cache. E[x^2] - E[x]^2 is not used because it cancels.
+// cache. E[x^2] - E[x]^2 would need one pass but suffers from cancellation.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
@@ -72,13 +72,13 @@ enum status CPU_OP(layernorm_forward)(struct stream *stream, const struct layern
 
 // ---- backward
 
-// Sums of dout * xhat (dweight) and of dout (dbias) over a block of rows, `padded` floats each, or both NULL.
-// xhat is the normalized x.
+// Sums over the current block of rows, channel_sums_padded(C) floats each. Both are NULL if none is wanted.
 struct param_sums {
-    float *dweight, *dbias;
+    float *dweight; // sums of dout * xhat, where xhat is the normalized x
+    float *dbias;   // sums of dout
 };
 
-// dot[0] += dout * weight, dot[1] += dout * weight * xhat
+// dot[0] += dout * weight, dot[1] += dout * weight * xhat, for `lanes` elements of a row from i on
 VF_INLINE void add_dots(enum dtype type, const struct layernorm_backward_args *args, size_t row, size_t i,
                         int lanes, float mean, float rstd, vf dot[2]) {
     vf x = (vf_get_part(type, args->x, row + i, lanes) - mean) * rstd;

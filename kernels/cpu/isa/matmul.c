@@ -1,15 +1,16 @@
-// Vector code of matrix products, for kernels/cpu/matmul.c. Around a oneDNN product, while a tile is in the
-// cache: upcasting of operands that are multiplied in fp32, and the epilogue (bias, residual, an activation
-// or its gradient, rounding). On AMX: whole products.
+// Vector code of matrix products, for kernels/cpu/matmul.c:
+// - upcasting the operands of a tile to fp32, before oneDNN multiplies them
+// - the epilogue of a tile, after the product: bias, residual, an activation or its gradient, rounding
+// - whole products on AMX
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/tiles.h"
 
 // ---- the epilogue, one row at a time (struct linear_epilogue_args)
 
-// Elements [i, i + lanes) of a row, before the activation. Explicit FMAs make the bits the same wherever this
-// is inlined.
-//   row   index of the row's first element in out and in the tensors with its stride
+// Returns alpha c + bias + beta residual for elements [i, i + lanes) of a row. Explicit FMAs make the bits
+// the same wherever this is inlined.
+//   row   index of the row's first element in out and in the tensors with the same stride
 VF_INLINE vf epilogue_sum(enum dtype type, const struct linear_epilogue_args *args, const float *c,
                           size_t row, size_t i, int lanes) {
     vf v = vf_get_part(DTYPE_F32, c, i, lanes) * args->alpha;
@@ -28,7 +29,7 @@ VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_arg
                                             vf_get_part(type, args->activation_input, row + i, lanes));
         v *= slope;
     } else if (args->activation != ACTIVATION_NONE) {
-        if (args->pre_activation) { // rounded, as backward will see it
+        if (args->pre_activation) { // the activation is applied to the rounded value, which backward reads
             if (type != DTYPE_F32)
                 v = vf_upcast(type, vf_downcast(type, v));
             vf_put_part(type, args->pre_activation, row + i, v, lanes);
@@ -71,7 +72,7 @@ VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast_args *arg
 }
 
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args) {
-    const struct linear_upcast_args copy = *args; // a local copy: stores through pointers cannot alias it
+    const struct linear_upcast_args copy = *args; // a local copy: no store through a pointer aliases it
     VF_DISPATCH(copy.type, upcast_rows, &copy);
 }
 
@@ -84,8 +85,8 @@ void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args) {
 
 #if VF_AMX
 
-// Large bf16 products on AMX, on one thread (struct amx_product_args). On the shapes of linear layers, oneDNN
-// 2.6 reaches a fifth of AMX's rate, and this code a third (benchmarks/cpu.md).
+// Large bf16 products on AMX, on one thread (struct amx_product_args). On the shapes of linear layers,
+// oneDNN 2.6 reaches a fifth of AMX's peak rate, and this code a third (benchmarks/cpu.md).
 // - 2 x 2 tile registers hold the sums of a PANEL x PANEL block. Both operands are packed into panels.
 // - At most PANEL_WORDS of a left panel are multiplied at a time. They stay in the first-level cache while
 //   right panels come from the second-level cache.
@@ -108,8 +109,8 @@ static inline size_t padded_words(int64_t n) {
     return round_up_to((size_t)words_of(true, (int)n), AMX_ROWS);
 }
 
-// Words between rows of the left operand: one register more than needed, as multiples of 4 KiB share few
-// cache sets.
+// Distance in words between rows of the packed left operand. It is one tile register wider than needed,
+// because rows at multiples of 4 KiB share few cache sets.
 static inline size_t left_row(int64_t k) {
     return padded_words(k) + AMX_ROWS;
 }
@@ -118,7 +119,7 @@ static inline size_t panels_of(int64_t n) {
     return ((size_t)n + PANEL - 1) / PANEL;
 }
 
-// Rows or columns that panel number `panel` has.
+// The number of rows or columns of panel `panel`; the last one may have fewer than PANEL.
 static inline int part_of_panel(int64_t n, size_t panel) {
     const int64_t left = n - (int64_t)panel * PANEL;
     return left < PANEL ? (int)left : PANEL;
@@ -128,8 +129,8 @@ static inline int lanes_at(int64_t column, int64_t n) {
     return n - column < VF_WIDTH ? (int)(n > column ? n - column : 0) : VF_WIDTH;
 }
 
-// Pairs from rows 2 word and 2 word + 1 of a (k, columns) operand, for `lanes` columns; zeros past either
-// end.
+// Loads word number `word` of `lanes` columns of a (k, columns) operand: pairs from its rows 2 word and
+// 2 word + 1. The rest are zeros.
 VF_INLINE vf pair_rows(const uint16_t *from, int64_t stride, int64_t word, int64_t k, int lanes) {
     const vh none = {0};
     const uint16_t *first = from + 2 * word * stride;
@@ -139,9 +140,9 @@ VF_INLINE vf pair_rows(const uint16_t *from, int64_t stride, int64_t word, int64
 
 // ---- packing the right operand, all at once
 
-#    define ROWS_AHEAD 8 // prefetch distance
+#    define ROWS_AHEAD 8 // prefetch distance in rows
 
-// Prefetches a row and the next one, which are used ROWS_AHEAD rows later.
+// Prefetches the two rows that are ROWS_AHEAD and ROWS_AHEAD + 1 rows after `row`.
 static inline void prefetch_pair(const uint16_t *from, int64_t stride, int64_t row, int64_t k,
                                  int64_t columns) {
     for (int64_t ahead = row + ROWS_AHEAD; ahead < row + ROWS_AHEAD + 2 && ahead < k; ahead++)
@@ -149,7 +150,7 @@ static inline void prefetch_pair(const uint16_t *from, int64_t stride, int64_t r
             __builtin_prefetch(from + ahead * stride + column);
 }
 
-// For contiguous rows: packs one pair of rows into all panels, then the next pair.
+// For an operand with contiguous rows: packs one pair of rows into all panels, then the next pair.
 static inline void pack_right_rows(const struct amx_product_args *args) {
     const size_t words = padded_words(args->k);
     for (size_t word = 0; word < words; word++) {
@@ -164,7 +165,7 @@ static inline void pack_right_rows(const struct amx_product_args *args) {
     }
 }
 
-// For contiguous columns.
+// For an operand with contiguous columns: packs one panel after another.
 static inline void pack_right_columns(const struct amx_product_args *args) {
     const size_t words = padded_words(args->k), used = (size_t)words_of(true, (int)args->k);
     for (size_t panel = 0; panel < panels_of(args->n); panel++) {
@@ -181,7 +182,8 @@ static inline float *left_panel(const struct amx_product_args *args, size_t pane
     return args->left + panel % 2 * PANEL * left_row(args->k);
 }
 
-// Packs some rows of a panel, `depth` words each from `word` on; the last words need not fill a vector.
+// Packs rows [first, first + rows) of a panel, `depth` words each from `word` on. Elements past m or k
+// become zeros.
 static inline void pack_left_rows(const struct amx_product_args *args, size_t panel, size_t first,
                                   size_t rows, size_t word, size_t depth) {
     for (size_t i = first; i < first + rows; i++) {
@@ -219,12 +221,13 @@ static inline void pack_left_square(const struct amx_product_args *args, size_t 
 struct left_piece {
     const uint16_t *from;
     float *to;
-    size_t from_row, to_row, rows; // two strides, and the number of rows
-    int64_t ahead;                 // offset in elements of the rows of the next panel, or 0
+    size_t from_row, to_row, rows; // strides of from and to; number of rows
+    int64_t ahead;                 // prefetch distance in elements: to the next panel, or 0
 };
 
-// Fraction `part` of `parts` of the words [word, word + depth) of a panel. Rows that do not fill whole
-// vectors are packed at once.
+// Returns part `part` of `parts` of the words [word, word + depth) of a panel, to be packed step by step. If
+// a has contiguous columns, or rows that do not fill whole vectors, this function packs the part itself and
+// returns an empty piece.
 static inline struct left_piece left_piece_at(const struct amx_product_args *args, size_t panel, size_t word,
                                               size_t depth, size_t part, size_t parts) {
     const size_t squares = depth / VF_WIDTH * (PANEL / VF_WIDTH), all = args->a_column == 1 ? PANEL : squares,
@@ -263,7 +266,7 @@ static inline void pack_left_panel(const struct amx_product_args *args, size_t p
             pack_left_square(args, panel, row, word);
 }
 
-// One step: packs the words at `word` of each row.
+// One step: packs VF_WIDTH words of each row of the piece, from `word` on.
 VF_INLINE void pack_left_step(const struct left_piece *piece, size_t word) {
     for (size_t i = 0; i < piece->rows; i++) {
         const uint16_t *from = piece->from + i * piece->from_row + 2 * word;
@@ -289,11 +292,11 @@ void CPU_OP(amx_product_pack)(const struct amx_product_args *args) {
 
 // ---- a block's epilogue
 
-// The block that was multiplied last; `done` of its rows have had their epilogue.
+// The epilogue of the block that was multiplied last, which is applied during the products of the next block.
 struct finish {
     struct linear_epilogue_args epilogue;
-    int64_t done;
-    bool is_linear; // no activation: two vectors are rounded at once
+    int64_t done;   // number of rows that are finished
+    bool is_linear; // no activation, and rows of PANEL bf16 results: two vectors are rounded at once
 };
 
 static const void *bf16_at(const void *tensor, int64_t index) {
@@ -321,7 +324,8 @@ static struct finish finish_of(const struct amx_product_args *args, const float 
     return finish;
 }
 
-// Applies the epilogue to up to n rows. Prefetches the memory that the next block will write.
+// Applies the epilogue to up to n more rows of the block. Prefetches the memory that the next block will
+// write.
 VF_INLINE void finish_rows(struct finish *finish, int64_t n) {
     const struct linear_epilogue_args *epilogue = &finish->epilogue;
     const size_t size = dtype_size(epilogue->out_type);
@@ -347,15 +351,16 @@ static void end_finish(struct finish *finish) {
     *finish = (struct finish){0};
 }
 
-// ---- products
+// ---- the products of blocks and panels
 
-// Work interleaved with the products of a block.
+// Work to interleave with the products of a block.
 struct beside {
     struct left_piece piece;
     struct finish finish;
 };
 
-// A block of sums (+)= left right, over `depth` words, interleaved with `beside`.
+// Computes sums = left right, or sums += left right with `add`, for one block and `depth` words. Interleaves
+// the work in `beside`.
 VF_INLINE void multiply_block(float *sums, const float *left, size_t row, const float *right, size_t depth,
                               bool add, struct beside *beside) {
     const size_t sums_stride = PANEL * sizeof *sums, left_stride = row * sizeof *left,
@@ -364,7 +369,7 @@ VF_INLINE void multiply_block(float *sums, const float *left, size_t row, const 
     const int64_t rows = (PANEL + (int64_t)steps - 1) / (int64_t)steps;
     float *lower_sums = sums + AMX_ROWS * PANEL;
     const float *lower_left = left + AMX_ROWS * row, *next_sums = sums + PANEL * PANEL;
-    const struct left_piece piece = beside->piece; // local copies: stores through pointers cannot alias them
+    const struct left_piece piece = beside->piece; // local: no store through a pointer aliases it
     struct finish finish = beside->finish;
     finish_stores();
     if (add) {

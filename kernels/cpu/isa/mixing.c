@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/dropout.h"
 
-// ---- weighted sums
+// ---- weighted sums: mix_forward and mix_backward
 
 VF_INLINE vf weight_of(enum dtype type, const void *weight) {
     return vf_set1(vf_get_part(type, weight, 0, 1)[0]);
@@ -18,7 +18,7 @@ VF_INLINE void mix_step(enum dtype type, const struct mix_forward_args *args, vf
 }
 
 VF_INLINE void mix_range(enum dtype type, const struct mix_forward_args *args, struct parallel_span range) {
-    const struct mix_forward_args copy = *args; // stores through pointers cannot alias it
+    const struct mix_forward_args copy = *args; // a local copy: no store through a pointer aliases it
     const vf x_weight = weight_of(type, copy.x_weight), y_weight = weight_of(type, copy.y_weight);
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
@@ -86,7 +86,7 @@ VF_INLINE struct mix_sums mix_backward_block(enum dtype type, const struct mix_b
 
 VF_INLINE void mix_backward_blocks(enum dtype type, const struct mix_backward_call *call,
                                    struct parallel_span blocks) {
-    const struct mix_backward_args copy = *call->args; // stores through pointers cannot alias it
+    const struct mix_backward_args copy = *call->args; // local: no store through a pointer aliases it
     for (size_t block = blocks.begin; block < blocks.end; block++) {
         size_t begin = block * MIX_BLOCK, left = copy.n - begin;
         call->of_block[block] =
@@ -129,12 +129,12 @@ struct dropout_call {
     enum dtype type;
 };
 
-// The factors for the elements of a row from column c on: `scale` if dropout_keeps() the element, otherwise
-// 0.
+// Returns the factors of a row's elements from column c on: `scale` for elements that dropout_keeps() keeps,
+// 0 for the others.
 VF_INLINE vf dropout_factors(uint64_t row, size_t c, uint32_t threshold, float scale) {
     vu x = (vu)vi_iota() + (uint32_t)c;
     DROPOUT_HASH(x, row);
-    vi kept = (vi)(x >> 8) >= (vi)(threshold + (vu){0}); // only 24 bits, so a signed comparison is correct
+    vi kept = (vi)(x >> 8) >= (vi)(threshold + (vu){0}); // a signed comparison of numbers below 2^31
     return (vf)(kept & (vi)vf_set1(scale));
 }
 
@@ -148,7 +148,7 @@ VF_INLINE void dropout_step(enum dtype type, const struct dropout_call *call, ui
 }
 
 VF_INLINE void dropout_rows(enum dtype type, const struct dropout_call *shared, struct parallel_span rows) {
-    const struct dropout_call call = *shared; // stores through pointers cannot alias it
+    const struct dropout_call call = *shared; // a local copy: no store through a pointer aliases it
     for (size_t n = rows.begin; n < rows.end; n++) {
         uint64_t row = dropout_row(call.key, call.sequences[n / call.rows_per_sequence],
                                    (uint32_t)(n % call.rows_per_sequence));
@@ -205,7 +205,7 @@ VF_INLINE void cap_step(enum dtype type, const struct soft_cap_args *args, size_
 
 // Processes a span of the (N, V) elements.
 VF_INLINE void cap_range(enum dtype type, const struct soft_cap_args *args, struct parallel_span range) {
-    const struct soft_cap_args copy = *args; // stores through pointers cannot alias it
+    const struct soft_cap_args copy = *args; // a local copy: no store through a pointer aliases it
     const size_t V = (size_t)copy.V, stride = (size_t)copy.stride;
     for (size_t at = range.begin; at < range.end;) {
         size_t column = at % V, first = at / V * stride + column, i = 0;

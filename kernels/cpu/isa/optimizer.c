@@ -3,7 +3,8 @@
 // arithmetic, rounding for rounding.
 // Loops are compiled for each rule and moment type. The types of gradients and parameters are tested per
 // vector, which is free while the loops wait for memory. With int8 moments, arithmetic takes as long as
-// memory, so those loops are compiled twice.
+// memory accesses. So these loops are compiled a second time without the tests, for fp32 gradients and a
+// NULL param.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/update.h"
@@ -16,18 +17,21 @@ struct step_call {
     bool reads_moments;
 };
 
-// ---- arithmetic
+// ---- the arithmetic of the rules
 
 struct moments {
     vf m, v;
 };
 
-// A compile-time constant, except for SGD, where it depends on the call.
+// True if the step reads m. A compile-time constant, except for SGD, where it depends on the call. Not used
+// for schedule-free AdamW.
 VF_INLINE bool reads_moments(enum optimizer_rule rule, const struct step_call *call) {
     return rule != OPTIMIZER_SGD || call->reads_moments;
 }
 
-// Updates the moments with the unscaled gradients. Returns the argument of finish_weights.
+// Updates the moments with the unscaled gradients g. Returns what finish_step needs besides m, as its
+// argument `begun`: sqrt(v) for AdamW and Adam, m for SGD, lr times the sign for Lion, the direction for
+// Muon.
 VF_INLINE vf update_moments(enum optimizer_rule rule, const struct step_call *call, vf g, vf weight,
                             struct moments *at) {
     const struct optimizer_constants *c = &call->constants;
@@ -86,10 +90,10 @@ VF_INLINE void finish_step(enum optimizer_rule rule, const struct step_call *cal
         vf_put_part(args->type, args->param, i, weight, lanes);
 }
 
-// ---- memory
+// ---- prefetching
 
-// Prefetch distance. Hardware prefetching follows these streams. But beside square roots and divisions it
-// does not look far enough ahead to keep memory busy.
+// Prefetch distance in bytes. In loops with square roots and divisions, hardware prefetching does not look
+// far enough ahead to keep memory busy.
 #define PREFETCH_BYTES 2048
 
 VF_INLINE void prefetch_at(const void *array, size_t byte) {
@@ -123,8 +127,8 @@ VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *arg
 
 // ---- moment encodings of kernels/moments.h, with their noise
 
-// Element numbers times MOMENT_STRIDE, the inputs of the noise hash. Those of consecutive vectors differ by
-// VF_WIDTH * MOMENT_STRIDE.
+// Returns the inputs of the noise hash for one vector: the elements' indices in the model times
+// MOMENT_STRIDE, plus the step's key. From one vector to the next, they grow by VF_WIDTH * MOMENT_STRIDE.
 VF_INLINE vu numbers_of(const struct step_call *call, size_t i) {
     return (vu)vi_iota() * MOMENT_STRIDE +
            ((uint32_t)(call->args.first + i) * MOMENT_STRIDE + call->constants.noise_key);
@@ -148,7 +152,8 @@ VF_INLINE vf decode(const uint8_t *codes, enum moment moment, float scale) {
     return (vf)vu_add_where(code, 0x7fu, ratio, zero, ratio) * scale;
 }
 
-// The upper 12 bits of value / scale, rounded. A second moment has no sign.
+// Returns the upper 12 bits of the float value / scale, rounded by adding the noise to its bits. The sign bit
+// of a second moment is 0.
 VF_INLINE vu rounded_ratio(vf value, float inverse, vu noise) {
     return ((vu)(value * inverse) + noise) >> MOMENT_CODE_SHIFT;
 }
@@ -170,7 +175,8 @@ VF_INLINE void put_moments(enum dtype type, enum moment moment, void *to, size_t
         vh_store_part((uint16_t *)to + i, to_bf16(value, moment, noise), lanes);
 }
 
-// beta1 (1 - c) - 1 = -((1 - beta1) + beta1 c), which does not cancel.
+// Schedule-free AdamW (kernels/ops.h). beta1 (1 - c) - 1 is computed as -((1 - beta1) + beta1 c), which
+// does not cancel.
 VF_INLINE void schedule_free_vector(const struct step_call *call, size_t i, int lanes) {
     const struct optimizer_step_args *args = &call->args;
     const struct optimizer_constants *c = &call->constants;
@@ -226,11 +232,11 @@ VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype typ
 
 // ---- blocks of int8 moments
 
-// All new moments of a block are computed before the first is stored.
+// All new moments of a block are computed before the first is stored, since their maximum gives the scale.
 
 enum { VECTORS = MOMENT_BLOCK / VF_WIDTH, GROUP = 4 * VF_WIDTH }; // GROUP: elements that are encoded together
 
-// Pointers to the MOMENT_BLOCK codes of a block.
+// Pointers to a block's MOMENT_BLOCK codes of m and of v. v is NULL for rules without second moments.
 struct codes {
     uint8_t *m, *v;
 };
@@ -240,7 +246,7 @@ VF_INLINE struct codes codes_at(int n_moments, const struct optimizer_step_args 
                           .v = n_moments > 1 ? (uint8_t *)args->state.v + begin : NULL};
 }
 
-// A block's scales during its update, and the maximum of the bits of its new moments.
+// A block's scales before the update and, per lane, the largest bits of its new moments so far.
 struct scales {
     float m, v;
     vu m_largest, v_largest;
@@ -288,14 +294,15 @@ VF_INLINE struct inverses put_scales(int n_moments, const struct step_call *call
                              .v = n_moments > 1 ? put_scale(state->v_scales, begin, scales->v_largest) : 0};
 }
 
-// The noise of the vectors that are encoded together, in halves of hashes. Two vectors MOMENT_PAIR elements
-// apart share a hash: the first uses the lower half for m and the upper for v, the second the reverse.
+// The noise of the vectors that are encoded together. It consists of halves of hashes. Two vectors
+// MOMENT_PAIR elements apart share a hash: the first uses the lower half for m and the upper for v, the
+// second the reverse.
 struct noise {
     vu m[4], v[4];
 };
 
 VF_INLINE struct noise noise_of_group(const struct step_call *call, size_t begin, size_t k) {
-    enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; the two vectors may be encoded separately
+    enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; if 4, the two vectors are in different groups
     struct noise noise;
     bool second_group = APART == 4 && (k & MOMENT_PAIR);
     vu numbers = numbers_of(call, begin + (second_group ? k - MOMENT_PAIR : k));
@@ -328,7 +335,7 @@ VF_INLINE void put_group(int n_moments, const struct step_call *call, const stru
                        code_of(vw_pack(v[2], v[3]), SECOND_MOMENT));
 }
 
-// Called after a block was encoded: if an inverse is zero, sets all codes to zero.
+// Called after a block has been encoded. If the inverse of m or v is zero, sets all its codes to zero.
 VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inverses inverses) {
     if (inverses.m == 0)
         memset(codes->m, 0, MOMENT_BLOCK);
@@ -336,7 +343,8 @@ VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inve
         memset(codes->v, 0, MOMENT_BLOCK);
 }
 
-// The last block of a span, if it has n < MOMENT_BLOCK elements. Works on full-size copies of its codes.
+// Updates the last block of a span if it has n < MOMENT_BLOCK elements. Works on full-size copies of its
+// codes.
 VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                                 size_t begin, size_t n) {
     uint8_t m_copy[MOMENT_BLOCK] = {0}, v_copy[MOMENT_BLOCK] = {0};
@@ -361,9 +369,10 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
         memcpy(there.v, v_copy, n);
 }
 
-// Software-pipelined: a block is encoded while the next one is updated, and all square roots of GROUP
-// elements are issued before the first division. The processor's own window of some hundred instructions
-// would cover one vector only.
+// Updates a span, block by block, with software pipelining: a block's new moments are encoded while the next
+// block is updated, and the square roots of a group (GROUP elements) are all issued before its first
+// division. Out-of-order execution alone looks only a few hundred instructions ahead, so operations on
+// different vectors would hardly overlap.
 VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                            struct parallel_span range) {
     struct moments even[VECTORS], odd[VECTORS], *new = even, *last = odd;
@@ -406,7 +415,7 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
         step_short_block(rule, n_moments, call, i, range.end - i);
 }
 
-// ---- the operation
+// ---- optimizer_step
 
 // One function per rule and moment type, so that each gets its own register allocation.
 #define STEP(name, rule, n_moments)                                                                          \

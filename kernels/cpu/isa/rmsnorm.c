@@ -1,5 +1,5 @@
-// Root mean square normalization, one row at a time: a first pass sums the squares, a second, from the cache,
-// writes the result.
+// Root mean square normalization, one row at a time. A first pass over the row sums the squares. A second
+// pass, which finds the row in the cache, writes the result.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
@@ -33,7 +33,7 @@ VF_INLINE void normalise(enum dtype type, const struct rmsnorm_forward_args *arg
 
 VF_INLINE void forward_rows(enum dtype type, const struct rmsnorm_forward_args *args,
                             struct parallel_span rows) {
-    const struct rmsnorm_forward_args copy = *args; // stores through pointers cannot alias it
+    const struct rmsnorm_forward_args copy = *args; // a local copy: no store through a pointer aliases it
     size_t C = (size_t)copy.C;
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t row = n * C, i = 0;
@@ -60,7 +60,7 @@ enum status CPU_OP(rmsnorm_forward)(struct stream *stream, const struct rmsnorm_
 
 // ---- backward
 
-// sum + dout weight xhat, where xhat is the normalized x.
+// Returns sum + dout weight xhat, where xhat is the normalized x.
 VF_INLINE vf add_dot(enum dtype type, const struct rmsnorm_backward_args *args, size_t row, size_t i,
                      int lanes, float rstd, vf sum) {
     vf x = vf_get_part(type, args->x, row + i, lanes) * rstd;
@@ -68,7 +68,8 @@ VF_INLINE vf add_dot(enum dtype type, const struct rmsnorm_backward_args *args, 
     return vf_fma(dnormal, x, sum); // lanes past the end are 0 in dout
 }
 
-// dweight: the sums of dout xhat for the current block of rows, or NULL.
+// Writes dx and, if args->out is not NULL, the output of forward. Adds dout xhat to `dweight`, which holds
+// the sums over the current block of rows, unless it is NULL.
 VF_INLINE void write_dx(enum dtype type, const struct rmsnorm_backward_args *args, float *dweight, size_t row,
                         size_t i, int lanes, float rstd, float dot_mean) {
     vf x = vf_get_part(type, args->x, row + i, lanes) * rstd;
@@ -101,7 +102,7 @@ VF_INLINE void backward_row(enum dtype type, const struct rmsnorm_backward_args 
         write_dx(type, args, dweight, row, i, (int)(C - i), rstd, dot_mean);
 }
 
-// A thread's workspace holds its totals, then the sums of the current block.
+// A thread's workspace holds its totals of dweight, then the sums of the current block of rows.
 VF_INLINE void backward_rows(enum dtype type, const struct rmsnorm_backward_args *args,
                              struct parallel_span rows, float *sums) {
     const struct rmsnorm_backward_args copy = *args;

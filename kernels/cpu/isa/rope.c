@@ -1,12 +1,13 @@
 // Rotary position embedding after an optional RMS normalization of each head. With normalization a head is
-// read twice, the second time from the cache. The sums of HEADS heads are computed first, so that no head
-// waits for its own.
+// read twice, the second time from the cache. The sums of squares of HEADS heads are computed before any is
+// used, which hides their latency.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
 
-// With normalization, a thread's workspace has arrays of channel_sums_padded(D) floats: the gradients of
-// HEADS normalized heads, then the totals of dq_weight and dk_weight and the sums of the current block.
+// A thread's workspace in backward, used only with normalization, has arrays of channel_sums_padded(D)
+// floats: the gradients of y (keep_pair) of HEADS heads, the totals of dq_weight and dk_weight, and the sums
+// of both over the heads of the current row.
 #define HEADS VF_WIDTH
 enum { GRADIENTS, TOTALS = GRADIENTS + HEADS, BLOCK = TOTALS + 2, N_ARRAYS = BLOCK + 2 };
 
@@ -65,7 +66,7 @@ VF_INLINE float sum_squares(enum dtype type, const void *x, size_t at, size_t D)
     return vf_reduce_add(sum);
 }
 
-// The rstd of heads [first, first + n) of a row.
+// Computes the rstd of heads [first, first + n) of a row, and stores them to args->rstd unless it is NULL.
 VF_INLINE void head_rstds(enum dtype type, const struct rope_forward_args *args, size_t row, size_t first,
                           size_t n, float rstds[HEADS]) {
     size_t D = (size_t)args->D, heads = (size_t)(args->H + args->K);
@@ -77,15 +78,15 @@ VF_INLINE void head_rstds(enum dtype type, const struct rope_forward_args *args,
         memcpy((float *)args->rstd + row * heads + first, rstds, n * sizeof *rstds);
 }
 
-// Prefetches the same head of the next row. Heads of q and k are ranges of a longer row; hardware prefetching
-// does not follow to the next row.
+// Prefetches the same head of the next row, which hardware prefetching does not do: the heads of q and k are
+// only a range of each row.
 VF_INLINE void prefetch_head(enum dtype type, const void *tensor, size_t at, size_t stride, size_t D) {
     const char *begin = vf_offset(type, tensor, at + stride);
     for (size_t byte = 0; byte < D * dtype_size(type); byte += 64)
         __builtin_prefetch(begin + byte, 0, 2);
 }
 
-// A head: where it begins in x and out, and its weight.
+// A head of one row: indices of its first element in x and in out, its weight and its rstd.
 struct head {
     size_t x, out;
     const void *weight;
@@ -135,7 +136,7 @@ VF_INLINE void forward_row(enum dtype type, const bool norm, const struct rope_f
 
 VF_INLINE void forward_rows(enum dtype type, const struct rope_forward_args *args, struct parallel_span rows,
                             struct parallel_span heads) {
-    const struct rope_forward_args copy = *args; // stores through pointers cannot alias it
+    const struct rope_forward_args copy = *args; // a local copy: no store through a pointer aliases it
     for (size_t row = rows.begin; row < rows.end && copy.norm; row++)
         forward_row(type, true, &copy, row, heads);
     for (size_t row = rows.begin; row < rows.end && !copy.norm; row++)
@@ -164,8 +165,9 @@ enum status CPU_OP(rope_forward)(struct stream *stream, const struct rope_forwar
 struct backward_head {
     size_t dx, dout, x; // index of the head's first element in each tensor
     const void *weight;
-    float *dweight; // sums for the current block, or NULL
-    float rstd, dot_mean;
+    // Gradient of `weight`, summed over this row's query or key heads so far; NULL if not wanted.
+    float *dweight;
+    float rstd, dot_mean; // dot_mean: the mean of gradient * weight * xhat over the head (keep_pair)
 };
 
 // Without normalization: writes the gradient of x.
@@ -176,8 +178,8 @@ VF_INLINE void backward_pair(enum dtype type, const struct rope_backward_args *a
     put_pair(type, args->dx, head->dx + i, D, rotate_back(turns + 2 * i, p, lanes), lanes);
 }
 
-// With normalization: stores the gradient of the normalized head to `gradient`, and adds its products with
-// the weight and xhat to `dot`.
+// With normalization, forward rotated y = weight * xhat, where xhat is x * rstd. Stores the gradient of y to
+// `gradient`. Returns `dot` plus the products gradient * weight * xhat.
 VF_INLINE vf keep_pair(enum dtype type, const struct rope_backward_args *args,
                        const struct backward_head *head, const float *turns, float *gradient, size_t i,
                        int lanes, vf dot) {
@@ -233,7 +235,7 @@ VF_INLINE struct backward_head backward_head_of(const struct rope_backward_args 
     return head;
 }
 
-// Backward of some heads of a row: first the sums of each head, then the gradients that depend on them.
+// Backward of n heads of a row, from `first` on. Computes first the dot_mean of each head, then dx from it.
 VF_INLINE void norm_backward(enum dtype type, const struct rope_backward_args *args, size_t row, size_t first,
                              size_t n, const float *turns, float *arrays) {
     size_t heads = (size_t)(args->H + args->K), padded = channel_sums_padded((size_t)args->D);
@@ -274,7 +276,7 @@ VF_INLINE void backward_rows(enum dtype type, const struct rope_backward_args *a
         memset(arrays + TOTALS * padded, 0, (N_ARRAYS - TOTALS) * padded * sizeof *arrays);
     for (size_t row = rows.begin; row < rows.end; row++) {
         backward_row(type, &copy, row, arrays);
-        if (sums) // the heads of a row form a block
+        if (sums) // for channel_sums.h, the heads of a row form a block
             channel_sums_flush(arrays + TOTALS * padded, arrays + BLOCK * padded, 2 * padded);
     }
 }

@@ -8,8 +8,8 @@
 
 #define KEY_BLOCK 64
 
-// Sums over a block's values are kept in registers, for up to this many heads, or vectors of one head, at a
-// time.
+// Sums over a block's values are kept in registers, for up to HEAD_CHUNK heads, or VALUE_VECTORS vectors of
+// one head, at a time.
 #define HEAD_CHUNK    4
 #define VALUE_VECTORS 4
 
@@ -19,8 +19,8 @@ struct scratch {
     float *out;     // (n_heads, padded D): the sum of exp(score - maximum) * value
     float *scores;  // (n_heads, KEY_BLOCK)
     float *totals;  // (n_heads, VF_WIDTH): the sum of exp(score - maximum), by lane
-    float *wide;    // (VF_WIDTH, padded D): keys in fp32, where more than one head reads them
-    float *maxima;  // (n_heads)
+    float *wide;    // (VF_WIDTH, padded D): keys upcast to fp32, if several heads read them
+    float *maxima;  // (n_heads): the maximum score so far
 };
 
 static struct scratch scratch_at(float *memory, size_t n_heads, size_t padded_D) {
@@ -39,13 +39,13 @@ size_t CPU_OP(single_query_floats)(int n_heads, int D) {
     return round_up_to((size_t)(s.maxima - s.queries) + (size_t)n_heads, 16);
 }
 
-// Adds the upper half of a to its lower half, likewise for b, and interleaves: lane 2 i is of a, lane 2 i + 1
-// of b.
+// Adds the upper half of a to its lower half, and likewise for b. Interleaves the results: lane 2 i is from
+// a, lane 2 i + 1 from b.
 VF_INLINE vf add_halves(vf a, vf b) {
     return INTERLEAVE(a, b, 0) + INTERLEAVE(a, b, VF_WIDTH / 2);
 }
 
-// Lane i is the sum over the lanes of rows[i], added in the order of vf_reduce_add.
+// Returns the vector whose lane i is the sum over the lanes of rows[i], added in the order of vf_reduce_add.
 VF_INLINE vf add_rows(vf rows[VF_WIDTH]) {
 #if VF_WIDTH == 16
     FLAT_LOOP(i, 8) {
@@ -63,7 +63,7 @@ VF_INLINE vf add_rows(vf rows[VF_WIDTH]) {
     return add_halves(rows[0], rows[1]);
 }
 
-// The dot products of a query with VF_WIDTH keys.
+// Returns the dot products of a query with VF_WIDTH keys.
 VF_INLINE vf score_keys(const enum dtype type, const float *query, const void *keys, size_t index,
                         size_t stride, int D) {
     vf sums[VF_WIDTH];
@@ -94,7 +94,8 @@ VF_INLINE float score_key(const enum dtype type, const float *query, const void 
     return vf_reduce_add(sum);
 }
 
-// Scores of n <= VF_WIDTH keys from `index` on, for all heads; minus infinity in the lanes beyond n.
+// Stores the scores of n <= VF_WIDTH keys from `index` on, for all heads, from `column` of their block of
+// scores on. Lanes beyond n get minus infinity.
 VF_INLINE void score_heads(const enum dtype type, const struct single_query *a, struct scratch s, int column,
                            const void *keys, size_t index, size_t stride, int n, int D) {
     const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
@@ -110,7 +111,7 @@ VF_INLINE void score_heads(const enum dtype type, const struct single_query *a, 
     }
 }
 
-// Scores of a block of n keys from `index` on.
+// Stores the scores of a block of n keys from `index` on, for all heads.
 VF_INLINE void score_block(const enum dtype type, const struct single_query *a, struct scratch s,
                            size_t index, int n) {
     const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
@@ -129,8 +130,8 @@ VF_INLINE void score_block(const enum dtype type, const struct single_query *a, 
     }
 }
 
-// Turns n scores of a head into exp(score - maximum). Returns the factor by which to rescale earlier sums to
-// the new maximum.
+// Turns n scores of a head into exp(score - maximum). Returns the factor by which the caller must multiply
+// `out`, whose sums refer to the previous maximum.
 VF_INLINE vf softmax_head(struct scratch s, int h, int n) {
     float *scores = s.scores + h * KEY_BLOCK;
     const float maximum = s.maxima[h];
@@ -186,7 +187,7 @@ VF_INLINE void add_values(const enum dtype type, const int n_heads, const int n_
     }
 }
 
-// add_values for all elements, with as many vectors at a time as keep the sums in registers.
+// Calls add_values for all D elements, with as many vectors at a time as keep the sums in registers.
 VF_INLINE void add_rows_of_values(const enum dtype type, const int n_heads, const struct single_query *a,
                                   float *out, const float *weights, size_t index, int n) {
     const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH), D = (size_t)a->D;

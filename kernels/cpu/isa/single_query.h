@@ -13,15 +13,15 @@
 struct single_query {
     const void *q, *k, *v;           // [r] type
     void *out;                       // [w] type
-    float *lse;                      // [w] for the first head, or NULL
+    float *lse;                      // [w] the first head's log of the sum of exp of its scores, or NULL
     size_t q_at, k_at, v_at, out_at; // index of the first head's first element; for k and v, at position 0
-    size_t k_stride, v_stride;       // between positions
-    size_t lse_stride;               // between heads
+    size_t k_stride, v_stride;       // between positions of k and of v
+    size_t lse_stride;               // between the heads' lse
     int n_heads, first, end, D;
 };
 
-// Attends to positions [first, end). Determinism: a head's bits depend on its own query, keys and values
-// only, not on the heads computed with it.
+// Computes out and lse, from positions [first, end) of k and v.
+// Determinism: a head's bits depend on its own query, keys and values only, not on the other heads.
 //   memory   [w] scratch of single_query_floats(n_heads, D) floats
 void CPU_OP(attend_single_query)(const struct single_query *args, enum dtype type, float *memory);
 size_t CPU_OP(single_query_floats)(int n_heads, int D);
@@ -42,7 +42,7 @@ static inline struct group_span group_span_of(int group, int part, int n_parts) 
     return (struct group_span){group * part / n_parts, group * (part + 1) / n_parts};
 }
 
-// The most query heads that a task has.
+// Maximum number of query heads per task.
 static inline int group_part_heads(int group, int n_parts) {
     return (group + n_parts - 1) / n_parts;
 }

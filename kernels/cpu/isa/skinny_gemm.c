@@ -7,24 +7,24 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/simd.h"
 
-// Weight rows per tile. With one or two inputs the product is bandwidth-bound, so weight rows are streamed
-// one at a time: that reaches full memory bandwidth, tiles reach 0.80 to 0.85 of it.
+// WEIGHT_TILE: weight rows per tile. With up to STREAM_ROWS rows of x, weight rows are read one at a time
+// instead. That reaches full memory bandwidth; tiles reach 0.80 to 0.85 of it.
 #define WEIGHT_TILE 4
-#define STREAM_ROWS 2 // with up to this many rows of x, weight rows are streamed one at a time
+#define STREAM_ROWS 2
 
 #define ROW_TILE       (VF_WIDTH == 16 ? 6 : 2) // rows of x per register tile
 #define OUTPUT_TILE    32                       // outputs per call of the epilogue
-#define GRAIN          16                       // a thread's outputs are a multiple of this
+#define GRAIN          16                       // a thread's number of outputs is a multiple of this
 #define PREFETCH_BYTES 12288                    // prefetch distance in bytes, into the second-level cache
 
 struct skinny_gemm {
     const struct linear_forward_args *args;
-    const void *x; // (N, IC) in fp32, or in bf16 if that is multiplied directly
+    const void *x; // (N, IC) in fp32, or in bf16 if pairs are multiplied
 };
 
-// ---- operands
+// ---- loading and multiplying operands
 
-// Vectors of fp32, or of pairs of bf16.
+// Operands are loaded as vectors of fp32 or, if vectors_multiply_pairs(type), as vectors of pairs of bf16.
 
 VF_INLINE size_t step_of(enum dtype type) {
     return vectors_multiply_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;
@@ -49,8 +49,8 @@ VF_INLINE vf add_products(enum dtype type, vu a, vu b, vf sum) {
     return vectors_multiply_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
 }
 
-// total += the products of n terms from term k on. Row w of the weight begins at `index` + w IC, row r of x
-// at r IC.
+// Adds the products of n terms, from term k on, to total[r][w]. Row w of the weight begins at element
+// `index` + w IC, row r of x at element r IC.
 VF_INLINE void multiply_step(enum dtype type, const int n_weights, const int n_rows,
                              vf total[ROW_TILE][WEIGHT_TILE], const void *x, const void *weight, size_t index,
                              size_t IC, size_t k, const size_t n) {
@@ -90,7 +90,7 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
     }
 }
 
-// multiply_tile for all rows of x, in tiles of nearly equal height.
+// Calls multiply_tile for all rows of x, in tiles of nearly equal height.
 VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
                              const struct skinny_gemm *gemm, size_t index) {
     size_t N = (size_t)gemm->args->N, IC = (size_t)gemm->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;

@@ -1,6 +1,6 @@
-// matrix_product of symmetric matrices, x x^T or x^T x, one element at a time (kernels/ops.h). Both operands
-// are packed for tiles.h; then the threads share the blocks on and below the diagonal. Each block is stored
-// twice, as it is and transposed.
+// matrix_product whose result is symmetric, such as x x^T or x^T x (kernels/ops.h: strip). Both operands
+// are packed for tiles.h; then the threads compute the blocks on and below the diagonal. Each block is
+// stored twice, as it is and transposed.
 // Determinism: an element is one chain of multiply-adds in the order of the inner dimension, whichever thread
 // computes it.
 #include <stdatomic.h>
@@ -8,17 +8,17 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/tiles.h"
 
-// Block size: rows (a multiple of TILE_ROWS and of VF_WIDTH), columns (a multiple of TILE_VECTORS vectors),
-// and the words of the inner dimension that are multiplied at a time.
+// The size of a block: its rows (a multiple of TILE_ROWS and of VF_WIDTH) and columns (a multiple of
+// TILE_VECTORS vectors). BLOCK_WORDS: words of the inner dimension that are multiplied at a time.
 #define BLOCK_ROWS    48
 #define BLOCK_COLUMNS 64
 #define BLOCK_WORDS   256
 
 struct product_plan {
     int n_threads;
-    bool pairs; // see tiles.h
+    bool pairs; // words are pairs of bf16 (tiles.h)
     int n_row_blocks, n_column_blocks;
-    int words, padded_words; // of the inner dimension; per row of the left operand
+    int words, padded_words; // words of the inner dimension, and of a padded row of the left operand
     size_t left_floats, right_floats;
 };
 
@@ -47,25 +47,28 @@ size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
 struct product_call {
     const struct matrix_product_args *args;
     struct product_plan plan;
-    float *left;         // x: rows of padded_words; transposed: blocks of columns, (words, BLOCK_ROWS) each
-    float *right;        // y: one block of columns after another, (words, BLOCK_COLUMNS) each
+    // The packed x: rows of padded_words words. If x_transposed: one block after another, (words, BLOCK_ROWS)
+    // each.
+    float *left;
+    float *right;        // the packed y: one block of columns after another, (words, BLOCK_COLUMNS) each
     float *sums;         // (threads, BLOCK_ROWS, BLOCK_COLUMNS)
-    atomic_size_t *next; // next task, of packing and then of multiplying
+    atomic_size_t *next; // (2) the next task of pack_part, and of blocks_part
 };
 
-// ---- packing
+// ---- packing the operands
 
 static int clamp_rows(int n, int first, int most) {
     return n - first < most ? n - first : most;
 }
 
-// Packs blocks of columns first, since transposing them takes longer than copying rows. For x^T x, whose
-// inner dimension is the rows of x, the blocks of both operands are copied.
+// Packs one block of an operand. The blocks of columns of y come first, since transposing them takes longer
+// than copying the rows of x. For x^T x, whose inner dimension is the rows of x, the blocks of both
+// operands are copied.
 VF_INLINE void pack_block(const enum dtype type, const struct product_call *call, int block) {
     const struct matrix_product_args *args = call->args;
     const struct product_plan *plan = &call->plan;
     const size_t n = (size_t)args->rows, k = (size_t)args->inner;
-    const int padded = plan->words * (plan->pairs ? 2 : 1); // rows of the operand, if transposed
+    const int padded = plan->words * (plan->pairs ? 2 : 1); // padded inner dimension, for pack_right
     if (block < plan->n_column_blocks) {
         const int first = block * BLOCK_COLUMNS, columns = clamp_rows(args->rows, first, BLOCK_COLUMNS);
         float *to = call->right + (size_t)first * (size_t)plan->words;
@@ -93,7 +96,7 @@ static void pack_part(const void *context, int part, int n_parts) {
         VF_DISPATCH(call->args->type, pack_block, call, (int)block);
 }
 
-// ---- products
+// ---- computing the blocks
 
 // The number of column blocks on or below the diagonal in a row of blocks.
 static int column_blocks_of(const struct product_plan *plan, int row_block) {
@@ -101,8 +104,8 @@ static int column_blocks_of(const struct product_plan *plan, int row_block) {
     return n < plan->n_column_blocks ? n : plan->n_column_blocks;
 }
 
-// The sums of one block, for the vectors that have elements on or below the diagonal. Rows past the last one,
-// up to whole squares, are zeros.
+// Computes the sums of one block, for the vectors that have elements on or below the diagonal. The rows are
+// rounded up to a multiple of VF_WIDTH; the sums of rows past the last one are zeros.
 static void multiply_block(const struct product_call *call, float *sums, int row, int column) {
     const struct product_plan *plan = &call->plan;
     const bool pairs = VF_PAIRS && plan->pairs;
@@ -131,7 +134,7 @@ static void multiply_block(const struct product_call *call, float *sums, int row
     }
 }
 
-// alpha sum + beta addend for one vector of a square. `at`: index of its first element in out.
+// Returns alpha sum + beta addend for one vector of a square. `at` is the index of its first element in out.
 VF_INLINE vf finish(const enum dtype type, const struct matrix_product_args *args, const float *sums,
                     size_t at, int lanes) {
     const vf v = vf_load(sums) * (float)args->alpha;
@@ -169,12 +172,13 @@ VF_INLINE void one_block(const enum dtype type, const struct product_call *call,
             store_square(type, call->args, sums + i * BLOCK_COLUMNS + j, row + i, column + j);
 }
 
-// Tasks are blocks, from the last row of blocks on, which has the most blocks.
+// Tasks are blocks. The first tasks are those of the last row of blocks, which has the most blocks on or
+// below the diagonal.
 static void blocks_part(const void *context, int part, int n_parts) {
     (void)n_parts;
     const struct product_call *call = context;
     float *sums = call->sums + (size_t)part * BLOCK_ROWS * BLOCK_COLUMNS;
-    size_t first = 0; // task of row_block
+    size_t first = 0; // first task of row_block
     int row_block = call->plan.n_row_blocks - 1;
     amx_begin();
     for (;;) {

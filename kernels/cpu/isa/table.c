@@ -1,6 +1,6 @@
-// The table of operations of one instruction set. Some operations are compiled only once, since vectors gain
-// them nothing: most matrix products (matmul.h; oneDNN selects instructions itself), and sampling, sums in
-// order and the scalar part of updates (common.c).
+// The table of operations of one instruction set. Some operations are compiled only once, since vector code
+// would not speed them up: most matrix products (matmul.h; oneDNN selects instructions itself), and
+// sampling, sums in order and the scalar part of updates (common.c).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
@@ -102,7 +102,7 @@ static enum status workspace_bytes(struct device *device, enum operation operati
         *bytes = cpu_sample_workspace(device, args);
         return STATUS_OK;
     default:
-        return STATUS_OK; // the others need no workspace
+        return STATUS_OK; // all other operations need no workspace
     }
 }
 

@@ -4,9 +4,9 @@
 //   every type, width and length.
 // - A word is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS), a word is a pair of bf16
 //   that are adjacent along the inner dimension, which then has half as many words. Sums are always floats.
-// - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension (on
-//   AMX, of sums of 16 products), whatever tile it is in. So the bits do not depend on which thread computes
-//   which block.
+// - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension,
+//   whatever tile it is in. (On AMX, one step of the chain adds the products of 16 words.) So the bits do
+//   not depend on which thread computes which block.
 // Call the functions between amx_begin and amx_end on the same thread.
 #ifndef ZERO_KERNELS_CPU_ISA_TILES_H
 #define ZERO_KERNELS_CPU_ISA_TILES_H
@@ -17,9 +17,8 @@
 #include "kernels/cpu/isa/amx.h"
 #include "kernels/cpu/simd.h"
 
-// A tile is TILE_ROWS x TILE_VECTORS vectors. VECTOR_ROWS of its rows are summed in registers at a time. That
-// takes 24 of AVX-512's 32 registers, and 12 of the 16 of other instruction sets. Tiles have more rows on
-// AMX.
+// A tile is TILE_ROWS x TILE_VECTORS vectors. VECTOR_ROWS of its rows are summed in registers at a time.
+// Without AMX, the sums take 24 of AVX-512's 32 registers, and 12 of the 16 of other instruction sets.
 #if VF_AMX
 #    define TILE_ROWS   AMX_ROWS
 #    define VECTOR_ROWS 4
@@ -85,7 +84,7 @@ VF_INLINE void multiply_vector_rows(const bool pairs, const bool transposed, con
     }
 }
 
-// multiply_vector_rows for TILE_ROWS rows.
+// Computes what multiply_vector_rows does, for TILE_ROWS rows.
 VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int n_vectors, float *c,
                              size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
                              int depth, bool add) {
@@ -140,7 +139,7 @@ DEFINE_PRODUCT(multiply_float_columns, false, true)
 DEFINE_PRODUCT(multiply_pair_rows, true, false)
 DEFINE_PRODUCT(multiply_pair_columns, true, true)
 
-// TILE_ROWS rows of c (+)= a b. Rows of a are a_row apart.
+// Computes TILE_ROWS rows of c = a b, or of c += a b with `add`. Rows of a are a_row words apart.
 VF_INLINE void multiply_rows(bool pairs, float *c, size_t c_row, const float *a, size_t a_row, const float *b,
                              size_t b_row, int n_vectors, int depth, bool add) {
     if (VF_PAIRS && pairs)
@@ -149,7 +148,8 @@ VF_INLINE void multiply_rows(bool pairs, float *c, size_t c_row, const float *a,
         multiply_float_rows(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
 }
 
-// TILE_ROWS rows of c (+)= a^T b, with columns 0 .. TILE_ROWS - 1 of a. Rows of a are a_row apart.
+// Computes TILE_ROWS rows of c = a^T b, or of c += a^T b with `add`, from columns 0 .. TILE_ROWS - 1 of a.
+// Rows of a are a_row words apart.
 VF_INLINE void multiply_columns(bool pairs, float *c, size_t c_row, const float *a, size_t a_row,
                                 const float *b, size_t b_row, int n_vectors, int depth, bool add) {
     if (VF_PAIRS && pairs)
@@ -158,7 +158,7 @@ VF_INLINE void multiply_columns(bool pairs, float *c, size_t c_row, const float 
         multiply_float_columns(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
 }
 
-// ---- packing
+// ---- packing operands and unpacking results
 
 #define PREFETCH_ROWS 16
 
@@ -169,13 +169,13 @@ VF_INLINE void prefetch_row(const enum dtype type, const void *from, size_t inde
         __builtin_prefetch(begin + byte);
 }
 
-// Words in the whole vectors of a row of n_columns numbers.
+// The number of words of a row of n_columns numbers that fill whole vectors.
 VF_INLINE int whole_words_of(bool pairs, int n_columns) {
     return n_columns / (pairs ? 2 * VF_WIDTH : VF_WIDTH) * VF_WIDTH;
 }
 
-// Loads words [word, word + VF_WIDTH) of the row of n_columns numbers at `index`. Unless `whole`, the row may
-// end earlier; the rest are zeros.
+// Loads words [word, word + VF_WIDTH) of the row of n_columns numbers at `index`. If `whole` is false, the
+// row may end earlier; the words past its end are zeros.
 VF_INLINE vf load_words(const bool pairs, const enum dtype type, const bool whole, const void *from,
                         size_t index, int word, int n_columns) {
     if (!pairs)
@@ -184,8 +184,8 @@ VF_INLINE vf load_words(const bool pairs, const enum dtype type, const bool whol
                              whole ? 2 * VF_WIDTH : n_columns - 2 * word);
 }
 
-// Packs a left operand, whose inner dimension is the columns: to (padded_rows, padded_columns) words = from
-// (n_rows, n_columns), zero-padded.
+// Packs a left operand, whose inner dimension is the columns: the matrix `from` (n_rows, n_columns) into `to`
+// (padded_rows, padded_columns) words, padded with zeros.
 VF_INLINE void pack_left(const enum dtype type, float *to, int padded_rows, int padded_columns,
                          const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
     const bool pairs = multiplies_pairs(type);
@@ -211,8 +211,8 @@ VF_INLINE void pack_two_rows(float *to, const uint16_t *rows, size_t stride, boo
     vf_store(to + column, (vf)vu_from_pairs(vh_load_part(rows + column, lanes), second));
 }
 
-// Packs a right operand, whose inner dimension is the rows: to (words of padded_rows, padded_columns) = from
-// (n_rows, n_columns), zero-padded. padded_rows is even.
+// Packs a right operand, whose inner dimension is the rows: the matrix `from` (n_rows, n_columns) into `to`
+// (words of padded_rows, padded_columns), padded with zeros. padded_rows must be even if words are pairs.
 VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int padded_columns,
                           const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
     if (!multiplies_pairs(type)) {
@@ -234,7 +234,7 @@ VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int
         memset(to, 0, (size_t)(padded_rows / 2 - n_words) * (size_t)padded_columns * sizeof *to);
 }
 
-// Packs words [word, word + VF_WIDTH) of VF_WIDTH rows, transposed. Only n_rows of the rows exist.
+// Packs words [word, word + VF_WIDTH) of VF_WIDTH rows, transposed. Rows past n_rows count as zeros.
 VF_INLINE void pack_square(const enum dtype type, const bool whole, float *to, int padded_rows,
                            const void *from, size_t index, size_t stride, int n_rows, int word,
                            int n_columns) {
@@ -253,8 +253,9 @@ VF_INLINE void pack_square(const enum dtype type, const bool whole, float *to, i
     }
 }
 
-// Packs a right operand, whose inner dimension is the columns: to (words of n_columns, padded_rows) = the
-// transpose of from (n_rows, n_columns), zero-padded. padded_rows is a multiple of VF_WIDTH.
+// Packs a right operand, whose inner dimension is the columns: the transpose of the matrix `from` (n_rows,
+// n_columns) into `to` (words of n_columns, padded_rows), padded with zeros. padded_rows must be a multiple
+// of VF_WIDTH.
 VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
                                size_t index, size_t stride, int n_rows, int n_columns) {
     const bool pairs = multiplies_pairs(type);
@@ -270,7 +271,7 @@ VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows
     }
 }
 
-// to (n_rows, n_columns) of `type` = from * scale
+// Writes from * scale to `to`, (n_rows, n_columns) of `type`. Rows of `from` have padded_columns floats.
 VF_INLINE void unpack_rows(const enum dtype type, void *to, size_t index, size_t stride, const float *from,
                            int padded_columns, int n_rows, int n_columns, float scale) {
     const size_t n = (size_t)n_columns, n_whole = n / VF_WIDTH * VF_WIDTH;

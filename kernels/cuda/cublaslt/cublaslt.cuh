@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/common.cuh"
 
-// The functions used, without the prefix cublasLt.
+// The functions of cuBLASLt that are used. Their names lack the prefix cublasLt.
 #define CUBLASLT_FUNCTIONS(F)                                                                                \
     F(Create)                                                                                                \
     F(Destroy)                                                                                               \
@@ -32,8 +32,8 @@ struct cublaslt {
 #undef CUBLASLT_FIELD
 };
 
-// Loads the library and finds its functions. The library is never unloaded, which CUDA's libraries do not
-// support.
+// Loads the library and finds its functions. The library is never unloaded, since CUDA's libraries do not
+// support that.
 // Errors: STATUS_UNSUPPORTED if the library or a function is missing; the message names what to install.
 enum status cublaslt_load(struct cublaslt *lt) MUST_CHECK;
 

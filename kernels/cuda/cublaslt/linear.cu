@@ -1,7 +1,7 @@
 // Linear layers. Products run in cuBLASLt (matmul.cuh), with bias, GELU, residual and the gradient of the
-// bias fused into the epilogue where cuBLASLt offers that fusion. Otherwise a kernel of this file applies the
-// epilogue after the product. Row-major (rows, columns) is column-major (columns, rows), so operands are
-// exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
+// bias fused into the epilogue where cuBLASLt offers that fusion. Otherwise a kernel of this file applies
+// the epilogue after the product. cuBLASLt is column-major, so it sees a row-major matrix as its transpose,
+// and the operands are exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
 #include "kernels/cuda/cublaslt/matmul.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/span.cuh"
@@ -14,7 +14,8 @@ size_t times(int rows, int columns) {
     return static_cast<size_t>(rows) * static_cast<size_t>(columns);
 }
 
-// How to find the plan of a product: before the first step, when candidates are measured, or for a stream.
+// How to find the plan of a product. measure: time the candidate algorithms; true only before the first
+// step.
 struct search {
     struct device *device;
     bool measure;
@@ -28,8 +29,8 @@ search for_stream(const struct stream *stream) {
     return {stream->device, false};
 }
 
-// Returns the fused problem if fusing is allowed and cuBLASLt offers it, otherwise the plain one. Makes its
-// plan.
+// Chooses the fused problem if may_fuse is set and cuBLASLt offers it, otherwise the plain one. Makes the
+// chosen problem's plan.
 enum status choose(const search &how, const matmul &plain, const matmul &fused, bool may_fuse,
                    matmul *problem, bool *is_fused) {
     *is_fused = false;
@@ -40,8 +41,8 @@ enum status choose(const search &how, const matmul &plain, const matmul &fused, 
     return *is_fused ? STATUS_OK : matmul_find(how.device, plain, how.measure, &supported);
 }
 
-// True if cuBLASLt's epilogue can access these tensors. Its kernels access 16 bytes of them at once, but no
-// attribute states their alignment.
+// True if cuBLASLt's epilogue can access these tensors. Its kernels access them 16 bytes at a time, and
+// cuBLASLt has no attribute that would declare a lower alignment.
 bool suits_epilogue(const void *bias, const void *aux) {
     return is_aligned(bias) && is_aligned(aux);
 }
@@ -49,8 +50,9 @@ bool suits_epilogue(const void *bias, const void *aux) {
 // True if cuBLASLt's epilogue may compute the activation. cuBLASLt approximates tanh in GELU: with 16-bit
 // operands, results on an H200 are off by up to |x| / 2 times the error of PTX's tanh.approx. That is within
 // the rounding error of a 16-bit x, but would show in an fp32 result. cuBLASLt has no squared ReLU.
-// With a 16-bit result, cuBLASLt also rounds between the terms of an epilogue, as PyTorch does: the sum
-// before the bias if a residual or GELU is fused as well, and GELU's argument.
+// With a 16-bit result, cuBLASLt also rounds between the terms of an epilogue, as PyTorch does. It rounds
+// the product before it adds the bias, if a residual or GELU is fused as well. It also rounds GELU's
+// argument.
 bool activation_fuses(enum activation activation, enum dtype result) {
     return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && result != DTYPE_F32);
 }
@@ -61,7 +63,7 @@ bool activation_fuses(enum activation activation, enum dtype result) {
 template <class T, class Out> struct epilogue_step {
     Out *out;          // rows out_stride apart; may alias `sums`
     const float *sums; // the product; rows sums_stride apart
-    T *pre_activation; // dense, as is residual; NULL if the call's is
+    T *pre_activation; // dense, like residual; NULL if the call has none
     const T *bias, *residual;
     size_t columns, sums_stride, out_stride;
     activation applied;
@@ -86,7 +88,7 @@ template <class T, class Out> struct epilogue_step {
     }
 };
 
-// Applies the epilogue to rows [row, row + rows) of the output, from their sums.
+// Applies the epilogue to rows [row, row + rows) of the output. `sums` holds these rows of the product.
 enum status apply_epilogue(struct stream *stream, const struct linear_forward_args *args, const float *sums,
                            size_t sums_stride, int row, int rows) {
     return with_type(args->type, [&](auto element) {
@@ -160,7 +162,7 @@ matmul forward_product(const struct linear_forward_args *args) {
 struct forward_scratch {
     scratch_layout taken;
     void *workspace;
-    float *sums; // NULL if `out` itself holds them
+    float *sums; // for the product; NULL if `out` itself holds it
 };
 
 forward_scratch take_forward(struct device *device, const struct linear_forward_args *args, void *base) {
@@ -182,7 +184,8 @@ enum status choose_forward(const search &how, const struct linear_forward_args *
 }
 
 // True for squared ReLU with pre_activation: the product writes pre_activation, and another kernel applies
-// the activation. That keeps the fused bias and computes all rows in one product, unlike forward_unfused.
+// the activation. Unlike forward_unfused, this keeps the bias fused and computes all rows in one product.
+//   product   [out] the call that computes pre_activation; *args if the function returns false
 bool is_split(const struct linear_forward_args *args, struct linear_forward_args *product) {
     *product = *args;
     if (args->activation != ACTIVATION_RELU_SQUARED || !args->pre_activation)
@@ -202,7 +205,7 @@ enum status apply_relu_squared(struct stream *stream, const struct linear_forwar
     return cuda_relu_squared_forward(stream, &activation);
 }
 
-// The product, then the epilogue, linear_rows_at_a_time rows at a time.
+// Computes the product, then applies the epilogue, for linear_rows_at_a_time rows at a time.
 enum status forward_unfused(struct stream *stream, const struct linear_forward_args *args,
                             const forward_scratch &scratch) {
     int step = linear_rows_at_a_time(args);
@@ -265,9 +268,9 @@ extern "C" enum status cuda_linear_forward(struct stream *stream, const struct l
 
 namespace {
 
-// Column sums in two kernels. In the first, a block takes a tile of LINEAR_SUMMED_ROWS rows and 32 accesses
-// of columns; its warps take rows in turn, and the block writes partial sums. The second adds the partial
-// sums. The order of summation depends on the sizes only.
+// Column sums in two kernels. In column_sums, a block sums each column of a tile of LINEAR_SUMMED_ROWS rows
+// and WARP * WIDTH columns; its warps take rows in turn. add_partial_sums then adds the sums of all tiles
+// of a column. The order of summation depends on the sizes only.
 constexpr int SUMMING_WARPS = 8;
 
 template <class T, int WIDTH>
@@ -383,7 +386,7 @@ enum status choose_dweight(const search &how, const struct linear_backward_args 
 struct backward_scratch {
     scratch_layout taken;
     void *workspace;
-    float *partial; // column sums of dout: one set from a fused product, or linear_partial_sums sets
+    float *partial; // (n, OC) partial column sums of dout; n: 1 if fused, otherwise linear_partial_sums
 };
 
 backward_scratch take_backward(struct device *device, const struct linear_backward_args *args, void *base) {
@@ -396,7 +399,8 @@ backward_scratch take_backward(struct device *device, const struct linear_backwa
     return scratch;
 }
 
-// dx = dx f'(pre_activation), by the operation that computes f's derivative.
+// Multiplies dx by f'(pre_activation), where f is the activation. backward: the operation that computes f's
+// gradient.
 template <class Args>
 enum status multiply_by_slope(struct stream *stream, const struct linear_backward_args *args,
                               enum status (*backward)(struct stream *, const Args *)) {
@@ -426,7 +430,8 @@ enum status backward_dx(struct stream *stream, const struct linear_backward_args
                : multiply_by_slope<relu_squared_backward_args>(stream, args, cuda_relu_squared_backward);
 }
 
-//   has_dbias   [out] whether the product was fused with the gradient of the bias
+// Computes dweight and, if it is wanted and the product's epilogue offers it, the gradient of the bias.
+//   has_dbias   [out] true if the gradient of the bias was computed too
 enum status backward_dweight(struct stream *stream, const struct linear_backward_args *args,
                              const backward_scratch &scratch, bool *has_dbias) {
     matmul problem;
@@ -435,7 +440,8 @@ enum status backward_dweight(struct stream *stream, const struct linear_backward
     operands.a = args->x;
     operands.b = args->dout;
     operands.d = args->dweight;
-    // The epilogue overwrites the bias gradient, whatever the product's beta.
+    // The epilogue overwrites its output, even if the product is added to dweight. So a bias gradient that
+    // must be added goes to scratch memory first.
     operands.bias = writes_dbias(args) ? static_cast<float *>(args->dbias) : scratch.partial;
     TRY(matmul_run(stream, problem, operands, scratch.workspace));
     return *has_dbias && !writes_dbias(args) ? add_to_dbias(stream, args, scratch.partial, 1) : STATUS_OK;

@@ -1,20 +1,23 @@
 // Plans for matrix products, one per problem: cuBLASLt's descriptors and the chosen algorithm.
 //
-// The choice must not change a bit. Every rank, every ZeRO stage, a resumed run and a repeated run must
-// compute the same numbers, so timing must never choose between different results. It does not:
+// The choice of an algorithm must not change a bit of any result. Every rank, every ZeRO stage, a resumed run
+// and a repeated run must compute the same numbers, so timing must never choose between different results. It
+// does not:
 // - The result is defined by the first candidate of cuBLASLt's heuristic that works (one that fails during
-//   measurement fails on every GPU of its model). That candidate is a function of the library, the GPU model
-//   and the problem. The problem has the sizes, strides and types of the call, and an alignment capped at 16
-//   bytes: buffers of different ZeRO stages have different addresses, all aligned to more. The workspace is a
-//   function of the sizes. NVIDIA documents that the same calls give the same bits on the same GPU model,
-//   with a workspace per stream ("Results reproducibility" in the cuBLAS manual).
+//   measurement fails on every GPU of its model). That candidate is a function of the library, the GPU
+//   model and the problem. The problem has the sizes, strides and types of the call, and an alignment
+//   capped at 16 bytes: buffers of different ZeRO stages have different addresses, but all are aligned to
+//   at least that. The workspace is a function of the sizes. NVIDIA documents that the same calls give the
+//   same bits on the same GPU model, with a workspace per stream ("Results reproducibility" in the cuBLAS
+//   manual).
 // - Measuring may replace it only by an algorithm that gives the same bits, on data whose results consist of
 //   rounding errors alone. Another order of summation, instruction or epilogue shows in nearly every element
 //   of such data. The remaining candidates differ in speed only, so no result reveals whether measuring
 //   happened or what it found.
-// - A matrix has the same bits in every batch, since the number of matrices per batch depends on the ranks
-//   that share the work. The algorithm chosen for a single matrix defines the bits. It computes each matrix
-//   of a batch with the same tiles, which tests verify; another algorithm may replace it only as above.
+// - A matrix must get the same bits in every batch, since the number of matrices per batch depends on how
+//   many ranks share the work. So the algorithm chosen for a single matrix defines the bits of a batch, too.
+//   It computes each matrix of a batch with the same tiles, which tests verify; another algorithm may replace
+//   it only as above.
 #include "kernels/cuda/cublaslt/matmul.cuh"
 
 #include <dlfcn.h>
@@ -27,7 +30,7 @@ struct matmul_plan {
     bool supported;
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, c, d;
-    cublasLtMatmulAlgo_t algorithm; // where supported
+    cublasLtMatmulAlgo_t algorithm; // set if supported
 };
 
 struct matmuls {
@@ -38,15 +41,14 @@ struct matmuls {
 
 constexpr int MATMUL_CANDIDATES = 8;
 
-// ---- loading cuBLASLt (cublaslt.cuh). Symbols already in the process come first, so the simulator, or a
-// library that another component loaded, replaces the one on disk.
+// ---- loading cuBLASLt (cublaslt.cuh). If the process already has cuBLASLt's functions, from the simulator
+// or another component's library, they are used. Otherwise the library is loaded from disk.
 namespace {
 
 constexpr int TOOLKIT_MAJOR = CUDART_VERSION / 1000;
 
 // The library's structs may change between major versions, so only the version that the program was built
-// with is loaded. The second path is the toolkit's default folder, for systems whose ld.so is not configured
-// to find it.
+// with is tried: first in the folders that ld.so searches, then in the toolkit's default folder.
 void *open_library() {
     char name[64];
     const char *const formats[] = {"libcublasLt.so.%d", "/usr/local/cuda/lib64/libcublasLt.so.%d"};
@@ -55,7 +57,7 @@ void *open_library() {
         if (void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL))
             return library;
     }
-    return dlopen("libcublasLt.so", RTLD_NOW | RTLD_LOCAL);
+    return nullptr;
 }
 
 } // namespace
@@ -84,11 +86,12 @@ enum status cublaslt_load(struct cublaslt *lt) {
 // ---- a product as calls of cuBLASLt: its descriptors, the algorithms on offer, and issuing it with one of
 // them
 //
-// Split sums (split-K) are allowed where D is fp32, with partial sums in the compute type that are added in a
-// separate step (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE): reproducible, no atomics. They are not allowed
-// where D has 16 bits, because the operand that the epilogue adds would then be rounded once more.
+// Split sums (split-K) are allowed where D is fp32, if the partial sums are in the compute type and are
+// added in a separate step (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE). That is reproducible, as it uses no
+// atomics. They are not allowed where D has 16 bits, because the operand that the epilogue adds would then
+// be rounded once more.
 //
-// fp32 is CUBLAS_COMPUTE_32F: no TF32.
+// The compute type is CUBLAS_COMPUTE_32F, which does not use TF32.
 namespace {
 
 cudaDataType_t data_type(int32_t type) {
@@ -107,7 +110,7 @@ enum status set(const cublaslt &lt, cublasLtMatmulPreference_t preference,
     return STATUS_OK;
 }
 
-// ---- descriptors
+// ---- descriptors of a product
 
 enum status describe_epilogue(const cublaslt &lt, const matmul &problem, cublasLtMatmulDesc_t description) {
     cublasLtEpilogue_t epilogue = static_cast<cublasLtEpilogue_t>(problem.epilogue);
@@ -131,7 +134,7 @@ enum status describe_epilogue(const cublaslt &lt, const matmul &problem, cublasL
     return STATUS_OK;
 }
 
-// ---- batches
+// ---- descriptors of a batch
 
 enum status set(const cublaslt &lt, cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
                 const void *value, size_t bytes) {
@@ -187,7 +190,7 @@ static void matmul_plan_free(const cublaslt &lt, matmul_plan *plan) {
             (void)lt.MatrixLayoutDestroy(layout);
 }
 
-// ---- candidates
+// ---- candidate algorithms
 
 namespace {
 
@@ -210,8 +213,8 @@ enum status describe_preference(const cublaslt &lt, const matmul &problem, uint6
 
 } // namespace
 
-// The algorithms that cuBLASLt offers for a described plan, in the order of its heuristic (fastest expected
-// first). *n_candidates is 0 if it offers none.
+// Finds the algorithms that cuBLASLt offers for a plan (after matmul_describe), in the order of its
+// heuristic, which expects the first to be the fastest. *n_candidates is 0 if it offers none.
 static enum status matmul_find_candidates(const matmuls *matmuls, const matmul_plan *plan,
                                           uint64_t workspace_bytes,
                                           cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES],
@@ -226,7 +229,7 @@ static enum status matmul_find_candidates(const matmuls *matmuls, const matmul_p
     if (status == STATUS_OK)
         answer = lt.MatmulAlgoGetHeuristic(matmuls->handle, plan->description, plan->a, plan->b, plan->c,
                                            plan->d, preference, MATMUL_CANDIDATES, results, &n_results);
-    (void)lt.MatmulPreferenceDestroy(preference); // only frees memory
+    (void)lt.MatmulPreferenceDestroy(preference); // ignores the status: it only frees memory
     TRY(status);
     // The library reports an unsupported fusion as either of these statuses, or as no result.
     if (answer == CUBLAS_STATUS_NOT_SUPPORTED || answer == CUBLAS_STATUS_INVALID_VALUE)
@@ -241,7 +244,8 @@ static enum status matmul_find_candidates(const matmuls *matmuls, const matmul_p
     return STATUS_OK;
 }
 
-// True if an algorithm that was chosen for one matrix can compute a described plan's batch.
+// True if an algorithm that was chosen for one matrix can compute the batch of a plan (after
+// matmul_describe).
 static bool matmul_suits(const matmuls *matmuls, const matmul_plan *plan,
                          const cublasLtMatmulAlgo_t &algorithm, uint64_t workspace_bytes) {
     cublasLtMatmulHeuristicResult_t result = {};
@@ -250,9 +254,9 @@ static bool matmul_suits(const matmuls *matmuls, const matmul_plan *plan,
     return answer == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
 }
 
-// ---- issuing
+// ---- issuing a product
 
-// Issues a described plan's product with the given algorithm, in stream order.
+// Issues a plan's product (after matmul_describe) with the given algorithm, in stream order.
 static enum status matmul_enqueue(struct stream *stream, matmul_plan *plan,
                                   const cublasLtMatmulAlgo_t &algorithm, const matmul_operands &operands,
                                   void *workspace) {
@@ -284,17 +288,17 @@ static enum status matmul_enqueue(struct stream *stream, matmul_plan *plan,
 // The data are chosen to tell algorithms apart. The terms of every sum come in pairs that cancel. The two
 // terms are far apart in the sum, and pairs vary widely in magnitude. Only the rounding error remains.
 // Another tree of additions or another accumulator width changes its leading digits, in any output type. Half
-// of the rows of D get a nonzero bias, addend and argument of GELU's derivative, which does the same for the
-// epilogue's arithmetic.
+// of the rows of D get a nonzero bias, addend and argument of GELU's derivative, so that another arithmetic
+// of the epilogue changes bits, too.
 namespace {
 
 constexpr int ROUNDS = 3, RUNS_PER_ROUND = 4;
-constexpr float MUST_GAIN = 0.98f; // times the best time so far: a smaller gain is noise
+constexpr float MUST_GAIN = 0.98f; // new time / best time so far must be below this; the rest is noise
 constexpr int THREADS = 256, BLOCKS = 512;
 
-// ---- the data
+// ---- the data to measure with
 
-// Uniform bits for element (i, j).
+// Returns 32 uniformly distributed bits for element (i, j).
 __device__ inline uint32_t bits_at(uint32_t seed, uint32_t i, uint32_t j) {
     uint32_t x = seed ^ (i * 0x9e3779b9u) ^ (j * 0x85ebca6bu + 0x7f4a7c15u);
     x = (x ^ (x >> 16)) * 0x21f0aaadu;
@@ -302,13 +306,14 @@ __device__ inline uint32_t bits_at(uint32_t seed, uint32_t i, uint32_t j) {
     return x ^ (x >> 15);
 }
 
-// How to fill A or B: each has one dimension of k terms that the product sums over.
+// How to fill A or B. The product sums over the operand's rows or over its columns, of which there are k.
+// Number t of these is at place t * step % k. Places 2 i and 2 i + 1 are a pair and get equal magnitudes.
 struct operand_pattern {
     int64_t rows, columns, stride;
     bool sums_over_rows; // otherwise over columns
-    bool has_signs;      // in one of A and B, the two elements of a pair have opposite signs
+    bool has_signs;      // the two elements of a pair have opposite signs; in A only
     uint32_t seed;
-    uint64_t k, step; // step: coprime to k, about 0.6 k; it separates the elements of a pair
+    uint64_t k, step; // step: coprime to k and about 0.6 k, so that the elements of a pair are far apart
 };
 
 template <class T> __global__ void __launch_bounds__(THREADS) fill_operand(T *x, const operand_pattern f) {
@@ -318,7 +323,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) fill_operand(T *x,
         int64_t column = at / f.rows, row = at - column * f.rows;
         uint64_t term = static_cast<uint64_t>(f.sums_over_rows ? row : column);
         uint32_t other = static_cast<uint32_t>(f.sums_over_rows ? column : row);
-        uint64_t place = term * f.step % f.k; // 2 i and 2 i + 1 are a pair
+        uint64_t place = term * f.step % f.k; // places 2 i and 2 i + 1 are a pair
         uint32_t bits = bits_at(f.seed, other, static_cast<uint32_t>(place / 2));
         float value = ldexpf(1.0f + static_cast<float>(bits & 0xffff) / 65536.0f,
                              static_cast<int>((bits >> 16) % 20) - 14);
@@ -328,7 +333,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) fill_operand(T *x,
     }
 }
 
-// Uniform in [-4, 4) in odd rows, zero in even ones.
+// Fills x with uniform random numbers in [-4, 4) in odd rows, and zeros in even rows.
 template <class T>
 __global__ void __launch_bounds__(THREADS) fill_addend(T *x, int64_t rows, int64_t columns, int64_t stride) {
     int64_t n = rows * columns;
@@ -341,7 +346,8 @@ __global__ void __launch_bounds__(THREADS) fill_addend(T *x, int64_t rows, int64
     }
 }
 
-// Sets *different to 1 if x and y differ. The size of every type is a multiple of two bytes.
+// Sets *different to 1 if x and y differ in one of their n 16-bit words. The size of every type is a
+// multiple of two bytes.
 __global__ void __launch_bounds__(THREADS)
     compare(int *different, const uint16_t *x, const uint16_t *y, size_t n) {
     for (size_t i = static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x; i < n;
@@ -367,7 +373,7 @@ uint64_t step_for(uint64_t k) {
 // ---- the measurement's buffers
 
 struct output {
-    void *now, *first; // results of the algorithm under test and of the first candidate
+    void *now, *first; // results of the algorithm under test, and of the first candidate that works
     size_t bytes;
 };
 
@@ -383,8 +389,8 @@ struct measurement {
     int n_outputs;
 };
 
-// Bytes from the first element of a batch to the last.
-//   before   elements from the first matrix to the last; 0 without a batch
+// Bytes from the first element of a matrix, or of a batch of them, to the end of its last element.
+//   before   elements between the starts of the first and the last matrix; 0 without a batch
 size_t span_bytes(int64_t rows, int64_t columns, int64_t stride, int32_t type, int64_t before = 0) {
     return static_cast<size_t>(before + (columns - 1) * stride + rows) *
            dtype_size(static_cast<enum dtype>(type));
@@ -396,7 +402,8 @@ void *take_output(measurement *c, scratch_layout *scratch, size_t bytes) {
     return out->now;
 }
 
-// Places every buffer of a run in one allocation at `base`. Returns its size. base NULL: only the size.
+// Places every buffer of a measurement in one allocation, which begins at `base`. Returns the allocation's
+// size in bytes. With base NULL, it only computes the size.
 size_t lay_out(struct device *device, measurement *c, char *base) {
     const matmul &p = c->plan->problem;
     scratch_layout scratch = {base, 0};
@@ -480,7 +487,7 @@ enum status run(measurement *c, const cublasLtMatmulAlgo_t &algorithm) {
     return matmul_enqueue(&c->stream, c->plan, algorithm, c->operands, c->workspace);
 }
 
-// Gives the outputs the contents from which every candidate's run starts.
+// Resets the outputs to the contents that every candidate's run starts from.
 enum status reset_outputs(measurement *c) {
     const matmul &p = c->plan->problem;
     for (int i = 0; i < c->n_outputs; i++)
@@ -539,7 +546,8 @@ enum status equals_first(measurement *c, bool *equal) {
     return STATUS_OK;
 }
 
-//   ms   [out] the time of a few runs; unchanged if the candidate failed
+// Runs a candidate RUNS_PER_ROUND times and measures the time.
+//   ms   [out] milliseconds of all these runs; unchanged if the candidate failed
 enum status time_round(measurement *c, const cublasLtMatmulAlgo_t &algorithm, bool *usable, float *ms) {
     TRY_CUDA(cudaEventRecord(c->begin, queue_of(&c->stream)));
     enum status issued = STATUS_OK;
@@ -577,9 +585,11 @@ enum status compare_candidates(measurement *c, const cublasLtMatmulAlgo_t *candi
     bool usable[MATMUL_CANDIDATES];
     float best[MATMUL_CANDIDATES];
     TRY(find_usable(c, candidates, n_candidates, usable, chosen));
-    if (c->plan->problem.n_matrices > 1 && *chosen != 0) // only the first candidate defines a batch's bits
+    // The first candidate defines a batch's bits. If it does not work, no other may replace it.
+    if (c->plan->problem.n_matrices > 1 && *chosen != 0)
         n_candidates = 0;
-    for (int round = 0; round < ROUNDS; round++) // in turn, so that other load slows all candidates alike
+    // Candidates take turns, so that other load on the GPU slows all of them alike.
+    for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < n_candidates; i++) {
             float ms = 0;
             if (!usable[i])
@@ -596,14 +606,14 @@ enum status compare_candidates(measurement *c, const cublasLtMatmulAlgo_t *candi
     return STATUS_OK;
 }
 
-// Leaves c->memory NULL if the GPU has too little memory; then nothing is measured.
+// Leaves c->memory NULL if the GPU has too little memory. Then the caller measures nothing.
 enum status measurement_init(measurement *c, struct device *device, size_t bytes) {
     TRY(stream_init(&c->stream, device));
     TRY_CUDA(cudaEventCreate(&c->begin));
     TRY_CUDA(cudaEventCreate(&c->end));
     cudaError_t error = cudaMalloc(&c->memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError(); // clears it
+        (void)cudaGetLastError(); // clears the error
         c->memory = nullptr;
         return STATUS_OK;
     }
@@ -625,7 +635,8 @@ void measurement_free(measurement *c) {
 // Chooses the fastest candidate among those that work and give the same bits as the first one that works. A
 // candidate that fails is left out. The run ends only if the GPU is unusable afterwards.
 //   n_candidates   at most MATMUL_CANDIDATES
-//   chosen         [out] its index; -1 if no candidate works or, for a batch, the first one does not
+//   chosen         [out] index of the chosen candidate. -1 if no candidate works or, for a batch, the first
+//                  one does not. 0 if the GPU has too little memory to measure
 static enum status matmul_measure(struct device *device, matmul_plan *plan,
                                   const cublasLtMatmulAlgo_t *candidates, int n_candidates, int *chosen) {
     measurement c = {};
@@ -640,7 +651,7 @@ static enum status matmul_measure(struct device *device, matmul_plan *plan,
     return status;
 }
 
-// ---- plans
+// ---- finding and making plans
 
 namespace {
 
@@ -649,7 +660,8 @@ enum status find_plan(struct device *device, const matmul &problem, bool measure
 // Products with fewer multiplications than this take about as long as a launch, whatever the algorithm.
 constexpr double MEASURED_FROM = 1 << 27;
 
-// The candidates of a batch: the algorithm of a single matrix first, then those of the heuristic.
+// Puts the algorithm of a single matrix before the candidates of a batch, since it defines the bits. If it
+// cannot compute the batch, *n_candidates becomes 0.
 enum status add_first_of_batch(struct device *device, const matmul_plan *plan, bool measure,
                                uint64_t workspace_bytes,
                                cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES], int *n_candidates) {

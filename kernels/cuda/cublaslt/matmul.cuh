@@ -1,5 +1,5 @@
 // Matrix products by cuBLASLt: 16-bit operands on tensor cores, fp32 operands without TF32, and sums in fp32.
-// The table shows which other kernels take part, by the arguments of the call; the first matching row
+// The table lists the products and the other kernels of a call, by its arguments. The first matching row
 // applies:
 //
 //   linear_forward
@@ -11,7 +11,7 @@
 //   linear_backward
 //     dx, with GELU in 16 bits               a product with DGELU
 //     dx, with another activation            a product, then gelu_backward or relu_squared_backward
-//     dx without one, dweight                a product
+//     dx without an activation; dweight      a product
 //     dbias with dweight                     dweight's product (BGRADB); add_partial_sums if it accumulates
 //     dbias alone, or unaligned              column_sums, add_partial_sums
 //   matrix_product
@@ -19,9 +19,9 @@
 //     the rest                               one product for the batch, or one per matrix if batching
 //                                            would change bits
 //
-// A plan is found once per problem and kept as long as the device. Terms are cuBLASLt's (column-major, D =
-// alpha op(A) op(B) + beta C, then an epilogue); linear.cu and matrix_product.cu map row-major tensors to
-// them. matmul.cu explains how an algorithm is chosen, and why the choice changes no bit.
+// A plan is made once per problem and kept until the device is closed. Terms are cuBLASLt's (column-major,
+// D = alpha op(A) op(B) + beta C, then an epilogue); linear.cu and matrix_product.cu map row-major tensors
+// to them. matmul.cu explains how an algorithm is chosen, and why the choice changes no bit.
 #ifndef ZERO_KERNELS_CUDA_MATMUL_CUH
 #define ZERO_KERNELS_CUDA_MATMUL_CUH
 
@@ -38,16 +38,16 @@ enum matmul_addend {
 struct matmul {
     int64_t m, n, k; // D is m x n
     int64_t a_stride, b_stride, c_stride, d_stride;
-    int64_t aux_stride;                                     // of GELU's argument, if the epilogue uses it
+    int64_t aux_stride;                                     // of `aux`, if the epilogue uses it
     int64_t n_matrices;                                     // 1: no batch
     int64_t a_distance, b_distance, c_distance, d_distance; // between matrices, in elements; 0: no batch
-    int32_t transpose_a, transpose_b;                       // A is stored k x m, B n x k
+    int32_t transpose_a, transpose_b;                       // if set, A is stored as k x m, B as n x k
     int32_t type;                                           // of A and B: enum dtype
     int32_t c_type, d_type;                                 // c_type = d_type without MATMUL_ADDS_C
     int32_t bias_type, aux_type;                            // = d_type if the epilogue does not use them
     int32_t epilogue;                                       // cublasLtEpilogue_t
     int32_t addend;                                         // enum matmul_addend
-    int32_t alignment; // bytes: of A, B, C, D and their strides; see matmul_alignment
+    int32_t alignment; // bytes: the lowest of A, B, C, D and their strides, at most MATMUL_ALIGNMENT
 };
 static_assert(sizeof(matmul) == 13 * sizeof(int64_t) + 10 * sizeof(int32_t), "no padding: compared as bytes");
 
@@ -55,11 +55,12 @@ struct matmul_operands {
     const void *a, *b, *c;     // c: with MATMUL_ADDS_C only
     float alpha = 1, beta = 1; // alpha scales the product, beta the addend
     void *d;
-    void *bias; // read; written with BGRADB
-    void *aux;  // read with DGELU, written with GELU_AUX
+    void *bias; // read; with BGRADB, written
+    void *aux;  // GELU's argument: read with DGELU, written with GELU_AUX
 };
 
-// Whether the epilogue uses tensors besides D.
+// matmul_has_bias and matmul_has_aux: true if the epilogue reads or writes the tensor `bias` or `aux`.
+// matmul_writes_bias and matmul_writes_aux: true if it writes the tensor.
 static inline bool matmul_has_bias(const matmul &problem) {
     return problem.epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
 }
@@ -74,9 +75,9 @@ static inline bool matmul_writes_aux(const matmul &problem) {
     return matmul_has_aux(problem) && problem.epilogue != CUBLASLT_EPILOGUE_DGELU;
 }
 
-// Lowers `alignment` (bytes, a power of two; start with MATMUL_ALIGNMENT) to that of the pointer and the
-// stride.
-constexpr int MATMUL_ALIGNMENT = 16; // more gains nothing, and could differ between ZeRO stages
+// Returns `alignment` (bytes, a power of two), lowered to the alignment of the pointer and the stride. The
+// first call passes MATMUL_ALIGNMENT.
+constexpr int MATMUL_ALIGNMENT = 16; // more would gain nothing, and could differ between ZeRO stages
 static inline int matmul_alignment(int alignment, const void *pointer, int64_t stride, enum dtype type) {
     uintptr_t bits = reinterpret_cast<uintptr_t>(pointer) | static_cast<uintptr_t>(stride) * dtype_size(type);
     while (bits % static_cast<uintptr_t>(alignment))
@@ -84,7 +85,7 @@ static inline int matmul_alignment(int alignment, const void *pointer, int64_t s
     return alignment;
 }
 
-// A problem without an epilogue and with full alignment, which matmul_align then lowers.
+// Returns a problem without an epilogue. Its alignment is MATMUL_ALIGNMENT, which matmul_align then lowers.
 static inline matmul matmul_of(int m, int n, int k, enum dtype type, enum dtype d_type) {
     matmul problem = {};
     problem.m = m;
@@ -103,21 +104,22 @@ static inline void matmul_align(matmul *problem, const void *pointer, int64_t st
 }
 
 // Finds or makes the plan of a problem.
-//   supported   [out] whether cuBLASLt offers this product with this epilogue; for a batch, also with the
-//     same bits for each matrix as without a batch
-//   measure   time the candidates of a large problem, in memory that is freed before the call returns. Only
-//             before the first step. Without it, or when that memory cannot be allocated, the first
-//             candidate of cuBLASLt's heuristic is used; its bits are the same.
+//   measure     time the candidate algorithms of a large problem, in memory that is freed before the call
+//               returns. Allowed only before the first step. If false, or if that memory cannot be
+//               allocated, the first candidate of cuBLASLt's heuristic is used; its bits are the same.
+//   supported   [out] whether cuBLASLt offers this product with this epilogue and, for a batch, whether
+//               each matrix gets the same bits as without a batch
 enum status matmul_find(struct device *device, const matmul &problem, bool measure,
                         bool *supported) MUST_CHECK;
 
 // Issues the product, in stream order.
 //   workspace   cuda_product_workspace bytes, aligned to 256
-// STATUS_UNSUPPORTED when cuBLASLt does not offer it.
+// Errors: STATUS_UNSUPPORTED if cuBLASLt does not offer the product.
 enum status matmul_run(struct stream *stream, const matmul &problem, const matmul_operands &operands,
                        void *workspace) MUST_CHECK;
 
-// Divides scratch memory: each take() returns the next aligned bytes. With base NULL it only counts them.
+// Divides scratch memory into buffers. Each take() returns the next one, aligned to
+// CUDA_WORKSPACE_ALIGNMENT. With base NULL, take() returns NULL, and only `used` is counted.
 struct scratch_layout {
     char *base;
     size_t used;

@@ -1,7 +1,7 @@
-// matrix_product by cuBLASLt (matmul.cuh). Operands are exchanged, as in linear.cu: out^T = y^T x^T. A batch
-// is one launch, or one per matrix if a batched launch would change a matrix's bits. cuBLASLt has no
-// symmetric products. So each strip is a product of its own, and what lies below its diagonal block is
-// transposed to the other side of the diagonal.
+// matrix_product by cuBLASLt (matmul.cuh). cuBLASLt is column-major, so operands are exchanged: out^T = y^T
+// x^T. A batch is one launch, or one per matrix if a batched launch would change a matrix's bits. cuBLASLt
+// has no symmetric products. So each strip is a product of its own, and the part below its diagonal block
+// is copied, transposed, to the other side of the diagonal.
 #include "kernels/cuda/cublaslt/matmul.cuh"
 #include "kernels/matrix.h"
 
@@ -14,7 +14,8 @@ size_t bytes_at(const struct matrix_product_args *args, int row, int column, int
            dtype_size(args->type);
 }
 
-// Rows from `row` on of the columns [column, column + columns). Without strips, the whole product.
+// The part of out that one product computes: rows from `row` on of columns [column, column + columns).
+// Without strips, it is the whole of out.
 struct part {
     int row, column, columns;
 };
@@ -28,7 +29,8 @@ part strip_at(const struct matrix_product_args *args, int column) {
     return {column, column, left < columns ? left : columns};
 }
 
-// Strides of the operands: elements in x between two rows of out, and in y between two columns.
+// x_distance_of_rows: the number of elements in x from one row of the (rows, inner) operand to the next.
+// y_distance_of_columns: the number in y from one column of the (inner, columns) operand to the next.
 int x_distance_of_rows(const struct matrix_product_args *args) {
     return args->x_transposed ? 1 : args->inner;
 }
@@ -51,7 +53,7 @@ matmul_operands operands_of(const struct matrix_product_args *args, const part &
     return operands;
 }
 
-// True if all matrices have the alignment of the first one, on which the bits depend.
+// True if all matrices of the batch are aligned like the first one. The bits depend on the alignment.
 bool are_alike(const struct matrix_product_args *args) {
     const size_t distances =
         args->out_distance | args->x_distance | args->y_distance | (args->addend ? args->addend_distance : 0);
@@ -86,7 +88,8 @@ matmul problem_of(const struct matrix_product_args *args, const part &of) {
     return problem;
 }
 
-//   is_one   [out] whether one launch computes the whole batch
+// Finds out how to launch a part for all matrices of a batch. Makes the batch's plan, if it can have one.
+//   is_one   [out] true: one launch computes the whole batch; false: each matrix needs its own launch
 enum status find_part(struct device *device, const struct matrix_product_args *args, const part &of,
                       bool measure, bool *is_one) {
     *is_one = args->n_matrices == 1;

@@ -5,14 +5,14 @@
 //   backward   delta = sum dO O; P = exp(masked(scale Q K^T - lse)); dV = P^T dO
 //              dS = scale P (dO V^T - delta); dK = dS^T Q; dQ = dS K
 //
-// Query heads that share a key-value head read it by broadcasting; their contributions to dK and dV are
-// added. dQ is a product over whole rows of dS, which the kernel keeps in its workspace, rather than a sum of
-// atomic additions. That takes more memory, but it is the only form with the same bits in every run.
+// A key-value head is broadcast to the query heads that share it; their contributions to dK and dV are
+// added. For dQ, cuDNN keeps whole rows of dS in its workspace and multiplies them by K. The alternative,
+// atomic additions to dQ, takes less memory, but gives other bits in every run.
 #include "kernels/cuda/cudnn/attention.h"
 
 #include <math.h>
 
-// The graph's tensors that have data.
+// Ids of the tensors that the caller supplies: in device memory, or by value from host memory.
 enum {
     ID_Q = 1,
     ID_K,
@@ -31,12 +31,12 @@ enum {
 };
 
 enum {
-    ALIGNMENT = 16,        // bytes, of every tensor and row
-    DELTA_ALIGNMENT = 256, // bytes, of the memory after delta in the workspace
-    LARGEST_TILE = 128,    // rows or columns of a tile of scores
+    ALIGNMENT = 16,        // bytes: alignment of every tensor and of every row
+    DELTA_ALIGNMENT = 256, // bytes: delta is padded so that cuDNN's workspace, after it, is aligned to this
+    LARGEST_TILE = 128,    // maximum rows or columns of cuDNN's tiles of scores
 };
 
-// ---- problems
+// ---- the problem of a call, if cuDNN may compute it
 
 static bool is_aligned(const void *pointer) {
     return (uintptr_t)pointer % ALIGNMENT == 0;
@@ -53,7 +53,7 @@ static bool is_possible(const struct cudnn_problem *problem) {
            has_aligned_rows(problem->v, unit);
 }
 
-// The fields common to both argument structs.
+// Makes the problem of a forward or backward call, from the fields that both argument structs have.
 #define PROBLEM_OF(args, kind_of_call)                                                                       \
     (struct cudnn_problem) {                                                                                 \
         .q = {(int64_t)(args)->q_stride, (int64_t)(args)->q_batch_stride},                                   \
@@ -85,9 +85,9 @@ bool cudnn_problem_of(enum operation operation, const void *args, struct cudnn_p
            (operation == OP_attention_backward && cudnn_backward_problem(args, problem));
 }
 
-// ---- tensors
+// ---- adding tensors to a graph
 
-struct drawing { // the state of building a graph
+struct drawing { // a graph that is being built
     struct cudnn_graph *graph;
     const struct cudnn_problem *problem;
     unsigned type; // of q, k, v and the outputs
@@ -103,12 +103,12 @@ static void *virtual_tensor(const struct drawing *d, unsigned type, int64_t rows
                                .type = type});
 }
 
-// A (T, T) matrix per head, passed between operations.
+// Makes a virtual tensor with a (T, T) matrix per head.
 static void *scores(const struct drawing *d, unsigned type) {
     return virtual_tensor(d, type, d->problem->T, d->problem->T, d->problem->T, 1);
 }
 
-// One number per row; id 0: virtual.
+// Makes a tensor with one fp32 number per query of each head. The tensor is virtual if id is 0.
 static void *row_values(const struct drawing *d, int64_t id) {
     const struct cudnn_problem *p = d->problem;
     const int64_t T = p->T, H = p->H;
@@ -118,7 +118,7 @@ static void *row_values(const struct drawing *d, int64_t id) {
                                                              .type = CUDNN9_DATA_FLOAT});
 }
 
-// q, k, v or one of their gradients: (T, D) per head, or its transpose.
+// Makes the tensor of q, k, v or one of their gradients: (T, D) per head, or (D, T) if `transposed`.
 static void *range(const struct drawing *d, int64_t id, int heads, struct cudnn_strides strides,
                    bool transposed) {
     const struct cudnn_problem *p = d->problem;
@@ -157,7 +157,7 @@ static void *number(const struct drawing *d, int64_t id) {
     return typed_number(d, id, CUDNN9_DATA_FLOAT);
 }
 
-// ---- operations
+// ---- adding operations to a graph
 
 static void *apply(const struct drawing *d, unsigned mode, void *x, void *b, void *y) {
     cudnn_add_pointwise(d->graph, &(struct cudnn_pointwise){
@@ -183,7 +183,8 @@ static void *positions(const struct drawing *d, void *x, int64_t axis) {
     return y;
 }
 
-// x where `a compares b` holds, minus infinity elsewhere.
+// Returns x where the comparison `compares` (CUDNN9_POINTWISE_CMP_...) of a with b holds, minus infinity
+// elsewhere.
 static void *select_where(const struct drawing *d, void *x, void *a, unsigned compares, void *b) {
     void *visible = scores(d, CUDNN9_DATA_BOOLEAN), *y = scores(d, CUDNN9_DATA_FLOAT);
     cudnn_add_pointwise(d->graph,
@@ -198,8 +199,8 @@ static void *select_where(const struct drawing *d, void *x, void *a, unsigned co
     return y;
 }
 
-// Causal mask: x where the query's position is at least the key's and, with a window, less than the key's
-// plus the window; minus infinity elsewhere.
+// Causal mask. Returns x where the query's position is at least the key's position and, with a window, less
+// than the key's position plus the window. Returns minus infinity elsewhere.
 static void *mask(const struct drawing *d, void *x) {
     void *queries = positions(d, x, 2), *keys = positions(d, x, 3);
     x = select_where(d, x, queries, CUDNN9_POINTWISE_CMP_GE, keys);
@@ -240,8 +241,8 @@ static void *transposed_scores(const struct drawing *d, void *x) {
     return y;
 }
 
-// The gradient of k or v: (T, T) per query head times (T, D), added over the query heads that share a
-// key-value head.
+// Adds the gradient of k or v to the graph: a times b, with a (T, T) and b (T, D) per query head, summed
+// over the query heads that share a key-value head.
 static void add_gradient(const struct drawing *d, void *a, void *b, int64_t id,
                          struct cudnn_strides strides) {
     const struct cudnn_problem *p = d->problem;
@@ -283,7 +284,7 @@ static void draw_backward(const struct drawing *d) {
     multiply(d, ds, keys, query_range(d, ID_DQ));
 }
 
-// ---- plans
+// ---- the plan of a problem
 
 static size_t delta_bytes(const struct cudnn_problem *problem) {
     size_t bytes = sizeof(float) * (size_t)problem->B * (size_t)problem->H * (size_t)problem->T;
@@ -324,19 +325,21 @@ void cudnn_attention_free(struct cudnn_attention *attention) {
     cudnn_graph_free(&attention->graph);
 }
 
-// ---- execution
+// ---- executing a plan
 
 static enum status execute(struct cudnn_attention *attention, int n, const int64_t *ids, void *const *data,
                            void *workspace) {
     const struct cudnn_problem *p = &attention->problem;
     if (cudnn_graph_execute(&attention->graph, n, ids, data, (char *)workspace + attention->delta_bytes))
         return STATUS_OK;
-    return FAIL(STATUS_FAILED, "cuDNN: attention %s of (%d, %d, %d, %d) %s: %s; attention=flash avoids it",
+    return FAIL(STATUS_FAILED,
+                "cuDNN: attention %s failed (B %d, T %d, H %d, D %d, %s): %s; set attention=flash",
                 p->kind == CUDNN_BACKWARD ? "backward" : "forward", p->B, p->T, p->H, p->D,
                 dtype_name((enum dtype)p->type), attention->graph.reason);
 }
 
-// The window comes last, because its tensor is not in the graph without a window.
+// ID_WINDOW comes last in both calls, since without a window the graph does not have this tensor and the
+// list ends before it.
 enum status cudnn_attention_forward(struct cudnn_attention *attention,
                                     const struct attention_forward_args *args, void *workspace) {
     int64_t ids[8] = {ID_Q, ID_K, ID_V, ID_OUT, ID_SCALE, ID_HIDDEN, ID_LSE};

@@ -1,12 +1,12 @@
 // cuDNN's backend API, declared here and loaded at run time: the program builds without cuDNN's headers and
 // starts without the library. Names are cuDNN's, but functions drop the prefix "cudnn", and values have
-// CUDNN9_ in place of CUDNN_. So a test can include NVIDIA's headers beside this one and compare
-// (tests/nvidia/check_cudnn.c). Values and signatures are those of cuDNN 9, whose minor versions only add to
-// them.
+// CUDNN9_ in place of CUDNN_. So a test can include NVIDIA's headers together with this one and compare
+// them (tests/nvidia/check_cudnn.c). Values and signatures are those of cuDNN 9; its minor versions add to
+// them but change none.
 //
-//   cudnn.h, load.c              the library
-//   graph.h, graph.c             descriptors: tensors, operations, the plan of a graph
-//   attention.h, attention.c     attention as such graphs
+//   cudnn.h                      the library's API
+//   graph.h, graph.c             loading the library; descriptors: tensors, operations, the plan of a graph
+//   attention.h, attention.c     attention as graphs of these operations
 //   device.cu                    plans and calls on a GPU
 #ifndef ZERO_KERNELS_CUDA_CUDNN_H
 #define ZERO_KERNELS_CUDA_CUDNN_H
@@ -20,7 +20,7 @@
 struct cudnnContext; // cuDNN's handle
 struct CUstream_st;  // CUDA's stream
 
-// F(result, name, parameters). cuDNN's enums are unsigned int in C's calling convention.
+// Calls F(result, name, parameters) for each function that is used. cuDNN's enums are unsigned int here.
 #define CUDNN_FUNCTIONS(F)                                                                                   \
     F(size_t, GetVersion, (void))                                                                            \
     F(const char *, GetErrorString, (unsigned error))                                                        \
@@ -37,7 +37,7 @@ struct CUstream_st;  // CUDA's stream
       (void *descriptor, unsigned name, unsigned type, int64_t room, int64_t *count, void *elements))        \
     F(unsigned, BackendExecute, (struct cudnnContext * handle, void *plan, void *variant_pack))
 
-// V(name, value)
+// Calls V(name, value) for each of cuDNN's constants CUDNN_name that is used.
 #define CUDNN_VALUES(V)                                                                                      \
     V(STATUS_SUCCESS, 0)                                                                                     \
     V(DATA_FLOAT, 0)                                                                                         \
@@ -140,16 +140,16 @@ struct cudnn {
 #undef CUDNN_FIELD
 };
 
-// The oldest version that is used: the first one for CUDA 13, and the oldest one on which the graphs of
-// attention were tested (tests/nvidia/judge_cudnn.c).
+// The oldest version of cuDNN that is used, 9.12.0: the first one for CUDA 13, and the oldest one on which
+// the graphs of attention were tested (tests/nvidia/judge_cudnn.c).
 #define CUDNN_OLDEST 91200
 
 // Loads the library and finds its functions.
 //   library  path or name. NULL: the library already in the process (the simulator), otherwise libcudnn.so.9
 //            from the system's folders or the CUDA toolkit's
 //   reason   [out] why it cannot be used, to be put in a sentence: "libcudnn.so.9 was not found (...)"
-// Returns false if the library is missing, older than CUDNN_OLDEST, or lacks a function. The library is never
-// unloaded, which CUDA's libraries do not support.
+// Returns false if the library is missing, older than CUDNN_OLDEST, or lacks a function. The library is
+// never unloaded, since CUDA's libraries do not support that.
 bool cudnn_load(const char *library, struct cudnn *cudnn, char *reason, size_t size);
 
 // "9.19.0" for 91900. Returns the buffer.

@@ -1,5 +1,5 @@
-// Attention by cuDNN on a device. The library is opened on first use. A plan is made once per problem and
-// kept as long as the device.
+// Attention by cuDNN on a device. The first call of cuda_cudnn_support opens the library. A plan is made
+// once per problem and kept until the device is closed.
 #include "kernels/cuda/common.cuh"
 
 #include <stdio.h>
@@ -56,7 +56,8 @@ bool is_loaded(const struct device *device) {
     return all && all->loaded;
 }
 
-// The plan for a call of any operation; NULL if cuDNN does not compute the call.
+// Returns the plan for a call of any operation; NULL if the library is not loaded or cuDNN does not compute
+// the call.
 const cudnn_plan *find_supported(struct device *device, enum operation operation, const void *args) {
     cudnn_problem problem;
     if (!is_loaded(device) || !cudnn_problem_of(operation, args, &problem))
@@ -65,7 +66,8 @@ const cudnn_plan *find_supported(struct device *device, enum operation operation
     return plan->attention.supported ? plan : nullptr;
 }
 
-// The plan of a call that cuDNN computes, ready to execute; NULL if this project's kernels must compute it.
+// Returns the plan of a problem, ready to execute on the stream. Returns NULL if cuDNN does not support the
+// problem or needs more workspace than the stream has. Then this project's kernels must compute it.
 cudnn_plan *find_issuable(struct stream *stream, const cudnn_problem &problem) {
     cudnn_plan *plan = find_plan(cuda_of(stream->device)->cudnns, problem);
     return plan->attention.supported && plan->attention.workspace_bytes <= stream->workspace_bytes ? plan
@@ -83,8 +85,9 @@ enum status use_stream(cudnns *all, const struct stream *stream) {
     return STATUS_OK;
 }
 
-// The attention problems of a training run, built without data: pointers are NULL, which counts as aligned.
-// lse only matters for being there.
+// Sets problems[0] to the forward problem of a training run's attention, and problems[1] to the backward
+// problem. *possible is false if such calls are never given to cuDNN. There are no data: pointers are NULL,
+// which counts as aligned. The forward problem is the one that writes lse, since backward needs it.
 void shape_problems(const struct attention_shape *shape, cudnn_problem (&problems)[2], bool *possible) {
     attention_forward_args forward = {};
     attention_backward_args backward = {};
@@ -131,11 +134,11 @@ extern "C" enum status cuda_cudnn_support(struct device *device, const struct at
     cudnn_version_name(all->api.GetVersion(), out->version, sizeof out->version);
     shape_problems(shape, problems, &possible);
     if (!possible) {
-        snprintf(out->reason, sizeof out->reason,
-                 "it computes sequences of bf16 and fp16 with head dimensions that are multiples of 8; this "
-                 "is %s, "
-                 "seq_len %d, with %d",
-                 dtype_name(shape->type), shape->T, shape->D);
+        snprintf(
+            out->reason, sizeof out->reason,
+            "it needs bf16 or fp16, seq_len above 1 and head dimensions that are multiples of 8; this run "
+            "has %s, seq_len %d and head dimension %d",
+            dtype_name(shape->type), shape->T, shape->D);
         return STATUS_OK;
     }
     out->usable = true;

@@ -1,14 +1,15 @@
-// Descriptors of cuDNN's backend API (graph.h). They are created, given attributes and finalized. All are
-// kept until the graph is freed, because they refer to each other.
+// Loads cuDNN (cudnn.h), and builds graphs from descriptors of its backend API (graph.h). Descriptors are
+// created, given attributes and finalized. A graph keeps its descriptors until it is freed, because they
+// refer to each other. Those of unused engine configurations are destroyed earlier.
 #include "kernels/cuda/cudnn/graph.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-// ---- finding cuDNN (cudnn.h). Symbols already in the process come first, so that the simulator, or a
-// library loaded by another component, replaces the one on disk. The soname has the library's major version.
-// The toolkit's folder is for machines whose ld.so is not configured to look there.
+// ---- finding cuDNN (cudnn.h). If the process already has cuDNN's functions, from the simulator or another
+// component's library, they are used. Otherwise the library is loaded from disk. The 9 in its name is the
+// major version. The second path is for machines whose ld.so does not search the toolkit's folder.
 static void *open_library(const char *library) {
     const char *const names[] = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"};
     if (library)
@@ -18,7 +19,7 @@ static void *open_library(const char *library) {
         if (opened)
             return opened;
     }
-    (void)dlerror(); // report that the system has none, rather than the last path that was tried
+    (void)dlerror(); // so that the error reported is that of the plain name, not of the last path tried
     return dlopen(names[0], RTLD_NOW | RTLD_LOCAL);
 }
 
@@ -52,7 +53,7 @@ bool cudnn_load(const char *library, struct cudnn *cudnn, char *reason, size_t s
     size_t version = cudnn->GetVersion();
     if (version >= CUDNN_OLDEST)
         return true;
-    snprintf(reason, size, "it is cuDNN %s, and %s or newer is needed",
+    snprintf(reason, size, "its version is %s, and %s or newer is needed",
              version < 10000 ? "8 or older" : cudnn_version_name(version, found, sizeof found),
              cudnn_version_name(CUDNN_OLDEST, oldest, sizeof oldest));
     return false;
@@ -61,11 +62,11 @@ bool cudnn_load(const char *library, struct cudnn *cudnn, char *reason, size_t s
 // ---- descriptors
 
 enum {
-    ALIGNMENT = 16, // bytes, of every tensor's first element
-    MOST_NOTES = 64,
+    ALIGNMENT = 16,  // bytes, of every tensor's first element
+    MOST_NOTES = 64, // maximum number of numerical notes read from an engine
 };
 
-// ---- calls
+// ---- calls that record the graph's first failure
 
 static bool fail(struct cudnn_graph *graph, const char *what, unsigned error) {
     char detail[CUDNN_REASON_BYTES / 2] = "";
@@ -119,7 +120,7 @@ static bool finalize(struct cudnn_graph *graph, void *descriptor, const char *wh
     return error == CUDNN9_STATUS_SUCCESS || fail(graph, what, error);
 }
 
-// ---- the graph
+// ---- building a graph
 
 void cudnn_graph_init(struct cudnn_graph *graph, const struct cudnn *api, struct cudnn_target target) {
     *graph = (struct cudnn_graph){.api = api, .target = target};
@@ -215,7 +216,7 @@ void cudnn_add_reshape(struct cudnn_graph *graph, void *x, void *y) {
     add_operation(graph, node, "reshape node");
 }
 
-// ---- the plan
+// ---- making and executing the plan of a graph
 
 static void *finish_graph(struct cudnn_graph *graph) {
     void *whole = create(graph, CUDNN9_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
@@ -227,8 +228,9 @@ static void *finish_graph(struct cudnn_graph *graph) {
     return whole;
 }
 
-// The configurations that a heuristic offers, in its order. A heuristic may also refuse the graph. That is
-// not a failure, because another heuristic may support it.
+// Writes the engine configurations that the heuristic `mode` offers for the graph `whole` to `configs`, in
+// the heuristic's order. Returns their number. It is 0, with graph->failed set, if the heuristic refuses
+// the graph. The caller may then clear the failure and try another heuristic.
 static int64_t find_configs(struct cudnn_graph *graph, void *whole, unsigned mode,
                             void *configs[CUDNN_MOST_CONFIGS]) {
     int64_t n_configs = 0;

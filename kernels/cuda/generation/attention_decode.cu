@@ -1,9 +1,10 @@
-// Attention of one new position per sequence (kernels/ops_layers.h: attention_decode). Each key and value is
-// read once, for the few query heads that share it. So the kernel is bound by memory bandwidth, and tensor
-// cores would not help.
-// A block takes one key-value head of one sequence. It reads the sequence's length itself, so one launch
-// serves any mix of lengths. First it rotates its queries and the new key. Groups of lanes take the positions
-// in turn, each with its own online softmax per query head; at the end these are combined in a fixed order.
+// Attention of one new position per sequence (kernels/ops_layers.h: attention_decode). A block reads each
+// key and value once, for all of its query heads. As these are few, the kernel is bound by memory
+// bandwidth, and tensor cores would not help.
+// A block takes one key-value head of one sequence, and up to MOST_QUERIES of its query heads. It reads the
+// sequence's length itself, so one launch serves any mix of lengths. First it rotates its queries and the
+// new key. Then groups of lanes take the positions in turn; each group has its own online softmax per query
+// head. Last, the groups' sums are combined in a fixed order.
 #include <float.h>
 
 #include "kernels/cuda/attention.cuh"
@@ -12,15 +13,15 @@
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int MOST_QUERIES = 8; // query heads per block
+constexpr int MOST_QUERIES = 8; // maximum number of query heads per block
 
-// Positions that a group of lanes loads before using the first: fewer with many query heads, which fill the
-// registers.
+// The number of positions that a group of lanes loads before it uses the first. It is smaller with many
+// query heads, which fill the registers.
 template <int QUERIES> constexpr int IN_FLIGHT = QUERIES < MOST_QUERIES ? 4 : 2;
 static_assert(THREADS >= ATTENTION_WIDTH, "a thread for each column of a head");
 
-// How a group of lanes holds a row of WIDTH elements, padded with zeros: each lane has PACKS packs of 16
-// bytes.
+// How a group of LANES lanes holds a row of WIDTH elements, padded with zeros from D on: each lane has
+// PACKS packs of 16 bytes. A block has N groups.
 template <class T, int WIDTH> struct groups {
     static constexpr int SIZE = pack<T>::size;
     static constexpr int LANES = WIDTH / SIZE < WARP ? WIDTH / SIZE : WARP;
@@ -36,7 +37,8 @@ template <class T, int WIDTH> struct groups {
         pack<T> packs[PACKS];
     };
 
-    // Loads the lane's packs of a row; zeros unless `valid`. packed: 16-byte accesses are possible.
+    // Loads the lane's packs of a row; zeros unless `valid`. packed: 16 bytes at a time, otherwise one
+    // element.
     static __device__ __forceinline__ row load(const T *from, int D, bool valid, bool packed) {
         row own = {};
 #pragma unroll
@@ -51,19 +53,20 @@ template <class T, int WIDTH> struct groups {
     }
 };
 
-// The first position that a sequence's query, at position `own`, sees.
+// Returns the first position that the query of sequence b, at position `own`, sees.
 __device__ __forceinline__ int first_seen(const attention_decode_args &args, size_t b, int own) {
     const int of_document = args.first ? args.first[b] : 0;
     return args.window > 0 ? max(own - args.window + 1, of_document) : of_document;
 }
 
-// One query head's weighted sum of values and its softmax, over the positions of one group of lanes.
+// One query head's weighted sum of values and its online softmax, over the positions that one group of
+// lanes took.
 template <class T, int WIDTH> struct partial_sums {
     using shape = groups<T, WIDTH>;
     online_softmax softmax;
     float out[shape::PACKS][shape::SIZE];
 
-    // Positions that do not exist must have a score of minus infinity and values of 0.
+    // Adds N positions. Those past the sequence's end must have a score of minus infinity and values of 0.
     template <int N>
     __device__ __forceinline__ void add(float (&scores)[N], const typename shape::row (&values)[N],
                                         float scale) {
@@ -101,7 +104,8 @@ template <class T, int WIDTH> struct shared_sums {
     online_softmax softmaxes[groups<T, WIDTH>::N];
 };
 
-// Combines the groups' sums of a query head, each relative to its own shift, and writes its D elements.
+// Combines the groups' sums of a query head, each of which is relative to the group's own shift, and writes
+// the D elements of the output.
 template <class T, int WIDTH>
 __device__ __forceinline__ void combine(shared_sums<T, WIDTH> &shared, T *to,
                                         const partial_sums<T, WIDTH> &own, int D) {
@@ -130,12 +134,13 @@ __device__ __forceinline__ void combine(shared_sums<T, WIDTH> &shared, T *to,
 
 // How rows are accessed.
 struct row_access {
-    bool packed;       // 16 bytes at a time
-    bool packed_pairs; // likewise for the heads that are rotated
-    int lane_bits;     // log2 of the lanes that rotate a head
+    bool packed;       // 16 bytes at a time, otherwise one element
+    bool packed_pairs; // likewise for the halves of heads, as rotation accesses them
+    int lane_bits;     // log2 of the number of lanes that rotate a head
 };
 
-// The block's new key and its queries. Queries past the last one are not written.
+// The block's new key and its queries, rotated if the call has a table. Queries from n_queries on are left
+// unset.
 template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
     T key[WIDTH], queries[QUERIES][WIDTH];
 
@@ -154,7 +159,8 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
         const head_lanes of(access.lane_bits, args.D / 2);
         const int n_groups = THREADS >> access.lane_bits;
         const float *table = static_cast<const float *>(args.rope.table);
-        // All groups make the same number of turns. Head -1 is the key.
+        // Head -1 is the key. All groups of lanes make the same number of iterations, since all lanes of a
+        // warp must call normalize.
         for (int first = -1; first < n_queries; first += n_groups) {
             const int head = first + static_cast<int>(of.group), query = min(head, n_queries - 1);
             const bool exists = head < n_queries;
@@ -163,8 +169,8 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
             if (args.rope.norm)
                 normalize(x, static_cast<const T *>(head < 0 ? args.rope.k_weight : args.rope.q_weight),
                           args.rope.epsilon, of);
-            // Loaded in each turn, from the cache: kept across turns, the angles would not fit in registers
-            // on every GPU.
+            // The angles are loaded again in each iteration, then from the GPU's cache. On some GPUs,
+            // registers cannot hold them across iterations.
             const head_part<PAIRS> angles = load_angles<PAIRS>(table, static_cast<unsigned>(position), of);
             if (exists)
                 store_head(head < 0 ? key : queries[query], rotate_head(angles, x, 1.0f), of);
@@ -173,8 +179,8 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
 };
 
 // The grid is (blocks per key-value head, key-value heads, sequences). QUERIES: query heads per block. If
-// QUERIES does not divide the query heads of a key-value head, the last ones of a block are copies of its
-// first.
+// QUERIES does not divide the number of query heads of a key-value head, the head's last block has fewer.
+// It fills up with copies of its first query, whose results are dropped.
 //   per_group   query heads per key-value head
 template <class T, int WIDTH, int QUERIES>
 __global__ void __launch_bounds__(THREADS)
@@ -202,8 +208,8 @@ __global__ void __launch_bounds__(THREADS)
     else
         added.template rotate<1>(args, access, length, new_key, new_queries, n_queries);
     __syncthreads();
-    // The new position is written for later calls. This call reads it from its source, so nothing waits
-    // for the write.
+    // The new position's key and value are written to the cache for later calls. This call reads them from
+    // `added` and new_value instead, so it need not wait for the write.
     if (thread < D && first_query == 0) {
         keys[length * args.cache_stride + thread] = added.key[thread];
         values[length * args.cache_stride + thread] = new_value[thread];
@@ -213,7 +219,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int q = 0; q < QUERIES; q++) {
         queries[q] = shape::load(added.queries[q < n_queries ? q : 0], D, true, access.packed);
-        own[q].softmax = {-FLT_MAX, 0}; // below every score, but finite: a group may see no position
+        own[q].softmax = {-FLT_MAX, 0}; // finite, so that a group without positions adds 0
     }
     for (int first = first_seen(args, b, length); first <= length; first += shape::N * N) {
         typename shape::row key[N], value[N];
@@ -248,15 +254,15 @@ __global__ void __launch_bounds__(THREADS)
 
 template <int WIDTH> struct head_width { static constexpr int value = WIDTH; };
 
-// Calls f(head_width<WIDTH>()) for the narrowest kernel that supports the heads.
+// Calls f(head_width<WIDTH>()) for the narrowest kernel that supports heads of D elements.
 template <class F> enum status with_width(int D, F f) {
     return D <= 64 ? f(head_width<64>()) : D <= 128 ? f(head_width<128>()) : f(head_width<ATTENTION_WIDTH>());
 }
 
 template <int QUERIES> struct query_heads { static constexpr int value = QUERIES; };
 
-// Calls f(query_heads<QUERIES>()) for the smallest QUERIES that covers all query heads of a key-value head,
-// or for the largest QUERIES.
+// Calls f(query_heads<QUERIES>()) for the smallest QUERIES that is at least per_group, the query heads per
+// key-value head; for MOST_QUERIES if none is.
 template <class F> enum status with_queries(int per_group, F f) {
     return per_group == 1   ? f(query_heads<1>())
            : per_group <= 2 ? f(query_heads<2>())

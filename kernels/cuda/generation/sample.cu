@@ -1,12 +1,13 @@
 // Sampling tokens from logits (kernels/ops.h: sample), one block per row. With top_k or top_p, the row is
 // first sorted by likelihood in the workspace: a radix sort of (logit bits, token) pairs in four stable
-// passes. A draw then sums the weights by warp, and one warp searches its span for the threshold. Weights are
-// integers, so every device finds the same token.
+// passes. To draw, each warp sums the weights of its own tokens. The warp in which the running sum exceeds
+// a random threshold then searches its tokens for the place. Weights are integers, so every device draws
+// the same token.
 #include "kernels/cuda/common.cuh"
 
 namespace {
 
-constexpr int MOST_WARPS = 32, FEW_WARPS = 4;               // per block
+constexpr int MOST_WARPS = 32, FEW_WARPS = 4;               // warps per block; few for small vocabularies
 constexpr int FEW_WARPS_VOCABULARY = 16 * FEW_WARPS * WARP; // the largest vocabulary for FEW_WARPS
 constexpr int DIGIT_BITS = 8;
 constexpr int DIGITS = 1 << DIGIT_BITS;
@@ -19,7 +20,7 @@ struct alignas(8) candidate {
 };
 static_assert(sizeof(candidate) == CUDA_CANDIDATE_BYTES, "the size that plans use");
 
-// An integer that grows as the logit falls. Zeros of both signs give the same integer.
+// Returns an integer that is smaller for a larger logit, and equal for +0 and -0.
 __device__ inline uint32_t key_of(float logit) {
     uint32_t bits = __float_as_uint(logit + 0.0f);
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
@@ -60,8 +61,8 @@ template <int WARPS> __device__ uint64_t block_minimum(uint64_t x, uint64_t *scr
     return x;
 }
 
-// The token with the largest logit; among equal logits, the lowest token. Compares key and token as one
-// integer.
+// Returns the token with the largest logit; among equal logits, the lowest token. Key and token are
+// compared as one 64-bit integer.
 template <int WARPS> __device__ int likeliest(const float *logits, int V, uint64_t *scratch) {
     uint64_t best = UINT64_MAX;
     for (int token = static_cast<int>(threadIdx.x); token < V; token += WARPS * WARP) {
@@ -73,17 +74,19 @@ template <int WARPS> __device__ int likeliest(const float *logits, int V, uint64
 
 // ---- sorting by likelihood
 
-// For each warp and digit, the index of its next candidate in the output.
+// at[w][d]: first the number of warp w's candidates with digit d. Later, the index in the output at which
+// the next of these candidates goes.
 template <int WARPS> struct counters { uint32_t at[WARPS][DIGITS]; };
 
-// Turns counts into first indices, in order of digit, then warp (an exclusive prefix sum).
+// Replaces the counts by the index in the output of each warp's first candidate with that digit (an
+// exclusive prefix sum, in order of digit, then warp).
 template <int WARPS> __device__ void counts_to_places(counters<WARPS> &counters, uint32_t *warp_sums) {
     constexpr int each = DIGITS / WARP;
     int first = static_cast<int>(threadIdx.x) * each;
     uint32_t sum = 0;
     for (int i = first; i < first + each; i++)
         sum += counters.at[i % WARPS][i / WARPS];
-    uint32_t up_to = sum; // inclusive
+    uint32_t up_to = sum; // prefix sum over the warp's lanes, this one included
     for (int distance = 1; distance < WARP; distance *= 2) {
         uint32_t lower = __shfl_up_sync(ALL_LANES, up_to, distance);
         up_to += lane_index() >= distance ? lower : 0;
@@ -102,8 +105,8 @@ template <int WARPS> __device__ void counts_to_places(counters<WARPS> &counters,
     __syncthreads();
 }
 
-// One stable pass, by the digit at bit `shift`. candidate_at(i) returns candidate i of n in the order of the
-// previous pass.
+// One pass of the sort: stable, by the digit that begins at bit `shift` of the key. candidate_at(i) returns
+// candidate i of n, in the order of the previous pass.
 template <int WARPS, class At>
 __device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, counters<WARPS> &counters,
                           uint32_t *warp_sums) {
@@ -134,7 +137,7 @@ __device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, coun
     __syncthreads();
 }
 
-// Returns the sorted row, in one of the two buffers.
+// Sorts the row's V tokens by likelihood. Returns the sorted row, which is in `to` or `other`.
 template <int WARPS>
 __device__ const candidate *sort_by_likelihood(const float *logits, int V, candidate *to, candidate *other) {
     __shared__ counters<WARPS> counters;
@@ -151,15 +154,15 @@ __device__ const candidate *sort_by_likelihood(const float *logits, int V, candi
     return to;
 }
 
-// ---- drawing
+// ---- drawing a token
 
 // The n tokens to draw from, in the order in which their weights are summed.
 struct choice {
     const float *logits;
-    const candidate *sorted; // NULL: in token order
+    const candidate *sorted; // the tokens by likelihood; NULL: in order of the tokens
     int n;
-    double largest, temperature;
-    uint64_t least; // smaller weights count as 0
+    double largest, temperature; // largest: the row's largest logit
+    uint64_t least;              // smaller weights count as 0
 
     __device__ int token(int i) const {
         return sorted ? sorted[i].token : i;
@@ -171,7 +174,8 @@ struct choice {
     }
 };
 
-// Writes the sum of the weights in warp w's span to sums[w]. Returns the total to every thread.
+// Writes the sum of the weights of warp w's tokens to sums[w], for every warp. Returns the total to every
+// thread.
 template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint64_t *sums) {
     warp_span mine = warp_span_of<WARPS>(warp_index(), choice.n);
     uint64_t sum = 0, total = 0;
@@ -181,14 +185,14 @@ template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint6
     if (lane_index() == 0)
         sums[warp_index()] = sum;
     __syncthreads();
-#pragma unroll 4 // fully unrolled, the loads take too many registers
+#pragma unroll 4 // if fully unrolled, the loads would take too many registers
     for (int i = 0; i < WARPS; i++)
         total += sums[i];
     return total;
 }
 
-// The index where the running sum of weights first exceeds the threshold, which is below the total of `sums`;
-// 0 if it never does.
+// Returns the index i at which the sum of the weights up to and including i first exceeds the threshold.
+// The threshold must be below the total of `sums`; otherwise 0 may be returned.
 template <int WARPS> __device__ int place_of(const choice &choice, const uint64_t *sums, uint64_t threshold) {
     __shared__ int found;
     int warp = 0;
@@ -224,8 +228,8 @@ struct settings {
     double temperature, top_p, min_p;
 };
 
-// Launch bounds require only one block per multiprocessor: rows are few, and with fewer registers the kernel
-// spills.
+// Launch bounds require only one block per multiprocessor: there are few rows, and with fewer registers the
+// kernel would spill.
 template <int WARPS>
 __global__ void __launch_bounds__(WARPS *WARP, 1)
     sample(int32_t *tokens, const float *logits, const double *uniforms, const settings settings,
@@ -249,7 +253,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     if (cut_to_k)
         choice.n = settings.top_k;
     auto least = static_cast<uint64_t>(ceil(settings.min_p / SAMPLE_WEIGHT_UNIT));
-    // A loop, because one call site takes fewer registers than two.
+    // The first iteration cuts to top_p, if requested; the last one draws. This is a loop, because one call
+    // site of sum_weights and place_of takes fewer registers than two.
     for (bool cuts_to_p = settings.top_p < 1;; cuts_to_p = false) {
         choice.least = cuts_to_p ? 0 : least;
         uint64_t total = sum_weights<WARPS>(choice, sums);
@@ -258,7 +263,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
         auto threshold = static_cast<uint64_t>(part);
         if (cuts_to_p)
             threshold = threshold > 0 ? threshold - 1 : 0;
-        else // the product may have been rounded up to the total
+        else // the product may have been rounded up to `total`
             threshold = threshold < total ? threshold : total - 1;
         int i = place_of<WARPS>(choice, sums, threshold);
         choice.n = i + 1;

@@ -53,7 +53,8 @@ enum status backward(const char *name, struct stream *stream, const Args *args) 
 
 // ---- SwiGLU
 
-// Element i of (N, F). Rows of x have 2 F elements; a step's elements are within one row.
+// Computes elements of out, (N, F), from rows of x with 2 F elements. Elements [i, i + WIDTH) of out are
+// within one row, since WIDTH divides F.
 template <class T> struct swiglu_step {
     T *out;
     const T *x;
@@ -79,7 +80,7 @@ template <class T> struct swiglu_backward_step {
         floats<WIDTH> gradient = load<WIDTH>(dout + i);
         for (int k = 0; k < WIDTH; k++) {
             silu_terms terms = silu(gate.x[k]);
-            again.x[k] = up.x[k] * terms.value; // the same operations as swiglu_forward
+            again.x[k] = up.x[k] * terms.value; // as in swiglu_forward, with the same bits
             gate.x[k] = gradient.x[k] * up.x[k] * terms.derivative;
             up.x[k] = gradient.x[k] * terms.value;
         }

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(SPAN_THREADS)
                 static_cast<size_t>(gridDim.x) * SPAN_THREADS, n);
 }
 
-// The sums of dout x and dout y.
+// The sums of dout * x and of dout * y over some elements.
 struct mix_sums {
     float x, y;
 };
@@ -41,7 +41,7 @@ template <class T> struct mix_backward_call {
     const T *dout, *x, *y, *x_weight, *y_weight;
     size_t n;
     bool dy_zero, beta_zero;
-    mix_sums *of_block; // one per MIX_BLOCK elements
+    mix_sums *of_block; // the sums of each thread block, that is, of MIX_BLOCK elements
     unsigned *ticket;
 };
 
@@ -65,8 +65,8 @@ __device__ inline void mix_backward_at(const mix_backward_call<T> &call, float x
 
 constexpr int MIX_THREADS = 256;
 
-// Adds the sums of all blocks; called by the block that finishes last. Each thread adds every MIX_THREADS-th
-// block.
+// Adds up the sums of all blocks, and adds the results to the gradients of the two weights. Called by the
+// block that finishes last. Each thread takes every MIX_THREADS-th block's sums.
 template <class T> __device__ inline void add_mix_sums(const mix_backward_call<T> &call) {
     __shared__ double scratch[MIX_THREADS / WARP];
     double x = 0, y = 0;
@@ -118,7 +118,7 @@ template <class T> struct dropout_call {
     float scale; // 1 / (1 - p)
 };
 
-// One warp per row.
+// Each warp processes one row.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(DROPOUT_THREADS) dropout(const dropout_call<T> call) {
     int n = static_cast<int>(blockIdx.x) * (DROPOUT_THREADS / WARP) + static_cast<int>(threadIdx.x) / WARP;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(DROPOUT_THREADS) dropout(const dropout_call<T>
     }
 }
 
-// Both dropout operations have the same members for the shape and the mask.
+// Args: the arguments of either dropout operation. Both have the same members for the shape and the mask.
 template <class Args>
 enum status launch_dropout(struct stream *stream, const Args *args, void *out, const void *x,
                            const void *residual) {
@@ -178,7 +178,8 @@ template <class T> struct cap_step {
     }
 };
 
-// blockIdx.y: the first row of a block; rows stride over the grid.
+// blockIdx.y selects the first row that a block works on; the next ones are gridDim.y rows apart. The
+// blocks with one blockIdx.y divide each row's elements among them.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(SPAN_THREADS)
     soft_cap(T *out, const T *x, int N, int V, size_t stride, soft_cap_of cap) {

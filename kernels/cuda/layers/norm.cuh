@@ -9,7 +9,7 @@
 constexpr int NORM_FORWARD_THREADS = 256;
 constexpr size_t NORM_WARP_ROW_BYTES = 4096; // one warp per row up to this size, one block above it
 
-// The sum over the GROUP threads of a row: a warp, or the whole block.
+// Returns the sum of x over the GROUP threads of a row: a warp, or the whole block.
 template <int GROUP> __device__ inline float group_sum(float x, float *scratch) {
     if constexpr (GROUP == WARP)
         return warp_sum(x);

@@ -1,7 +1,7 @@
-// Root mean square normalization. Forward reads each row from memory once and keeps it in shared memory for
-// its second pass. Backward keeps a row in registers if its threads have one access each, and reads it twice
-// if they have more. It sums the gradient of the weight over its block's rows in shared memory, and writes it
-// to the workspace once per block (channel_sums.cuh).
+// Root mean square normalization. Forward reads each row from memory once and keeps it in shared memory, if
+// it fits, for its second pass. Backward keeps a row in registers if its threads have one access each, and
+// reads it twice if they have more. Each block sums the gradient of the weight over its rows, in shared
+// memory if it fits, and writes the sum to the workspace once (channel_sums.cuh).
 #include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/layers/norm.cuh"
 
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(NORM_FORWARD_THREADS)
     int row =
         static_cast<int>(blockIdx.x) * (NORM_FORWARD_THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
     if (row >= N)
-        return; // whole warps only: a block with one row always has a valid row
+        return; // only whole warps return; if a block shares one row, none of its warps returns
     int first = static_cast<int>(threadIdx.x) % GROUP * WIDTH;
     size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
     const T *x = tensors.x + begin;
@@ -83,13 +83,14 @@ template <class T> struct backward_tensors {
 };
 
 // blockDim.x threads (whole warps) per row, blockDim.y rows at a time.
-//   partial   [w] (blocks, C): the sums for dweight, in planes; NULL without them
-//   staged    sums are kept in shared memory; otherwise in `partial` itself, and blockDim.y is 1
+//   all_partial   [w] (blocks, C): each block's sums for dweight, in planes; NULL without dweight
+//   staged        a block sums in shared memory; otherwise in all_partial itself, and blockDim.y is 1
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
     rmsnorm_backward(float *all_partial, const backward_tensors<T> tensors, const channel_gradients<1> to,
                      int N, int C, bool staged) {
-    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP]; // for one row and the next
+    // Each warp's `sum`, in one of two buffers: one for this row, one for the next.
+    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP];
     int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
     int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
     int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
@@ -108,8 +109,9 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
         bool exists = row < N;
         size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
         float rstd = exists ? tensors.rstd[row] : 0.0f;
-        float sum = 0.0f; // of g = dout weight times the normalized x
-        // The values of the last access: the whole row, if its threads have one access each.
+        float sum = 0.0f; // sum of g times the normalized x, where g = dout weight
+        // The values of the thread's last access. If each thread has one access, they are all of its
+        // values.
         floats<WIDTH> x = {}, dout = {}, weight = {};
         for (int c = first; exists && c < C; c += step) {
             x = load<WIDTH>(tensors.x + begin + c);
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
         sum = warp_sum(sum);
         if (threadIdx.x % WARP == 0)
             dots[parity][first_warp + static_cast<int>(threadIdx.x) / WARP] = sum;
-        __syncthreads(); // the only one per row: the next row's dots use the other half
+        __syncthreads(); // the only barrier per row, as the next row uses the other half of dots
         sum = 0.0f;
         for (int i = 0; i < row_warps; i++)
             sum += dots[parity][first_warp + i];
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
             for (int k = 0; k < WIDTH; k++) {
                 float normal = x.x[k] * rstd;
                 dx.x[k] = fmaf(fmaf(-normal, sum, dout.x[k] * weight.x[k]), rstd, dx.x[k]);
-                out.x[k] = normal * weight.x[k]; // the same operations as rmsnorm_forward
+                out.x[k] = normal * weight.x[k]; // as in rmsnorm_forward, with the same bits
                 terms.x[k] = dout.x[k] * normal;
             }
             store(tensors.dx + begin + c, dx);

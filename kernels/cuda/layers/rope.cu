@@ -1,6 +1,6 @@
-// Rotary position embedding after an optional RMS normalization of each head. A group of lanes processes one
-// head (rope.cuh). With norm, backward keeps the sums for a weight's gradient in registers, adds them over
-// the block's groups in shared memory, and over the blocks as norms do (channel_sums.cuh).
+// Rotary position embedding after an optional RMS normalization of each head. A group of lanes processes
+// one head (rope.cuh). With norm, backward keeps a group's sums for a weight's gradient in registers. It
+// adds up the sums of a block's groups in shared memory, and then those of all blocks (channel_sums.cuh).
 #include "kernels/cuda/layers/rope.cuh"
 
 #include "kernels/cuda/channel_sums.cuh"
@@ -9,18 +9,18 @@ namespace {
 
 constexpr int THREADS = CUDA_ROPE_THREADS;
 
-// A head, given by its number among heads [first, end) of all rows; `n`: how many these are. Numbers have 32
-// bits (check_heads), since 32-bit divisions are several times as fast as 64-bit ones.
+// A head, given by its index `at` among n heads: heads [first, end) of every row, row after row. Indices
+// have 32 bits, since 32-bit divisions are several times as fast as 64-bit ones; check_heads limits n.
 struct head_place {
     bool exists;
     unsigned row;
-    int head; // head within its row
+    int head; // index of the head within its row
 
     __device__ head_place(unsigned at, unsigned n, int first, int end)
         : exists(at < n), row(exists ? at / static_cast<unsigned>(end - first) : 0),
           head(exists ? first + static_cast<int>(at - row * static_cast<unsigned>(end - first)) : first) {}
 
-    // Offset of the head's first element in a tensor of such rows.
+    // Offset of the head's first element in a tensor whose rows are `stride` elements apart.
     __device__ size_t offset(size_t stride, int half_width) const {
         return row * stride + 2 * static_cast<size_t>(head) * static_cast<size_t>(half_width);
     }
@@ -33,7 +33,7 @@ template <class T> struct forward_call {
     float *rstd; // may be NULL
     const T *x, *q_weight, *k_weight;
     const float *table;
-    const int32_t *positions; // may be NULL
+    const int32_t *positions; // position of each sequence's first row; NULL: `position` for all
     size_t x_stride, out_stride;
     unsigned n_rows;
     int seq_len, H, heads, half_width, lane_bits, position;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS) rope_forward(const forward_call<T> ca
 
 template <class T> struct backward_call {
     T *dx;
-    const T *dout, *x, *q_weight, *k_weight; // x: read with norm only
+    const T *dout, *x, *q_weight, *k_weight; // x, weights and rstd: read with norm only
     const float *rstd, *table;
     size_t dx_stride, dout_stride, x_stride;
     unsigned n_rows;
@@ -87,12 +87,12 @@ __global__ void __launch_bounds__(THREADS) rope_backward(const backward_call<T> 
                    rotate_head(angles, gradient, -1.0f), of);
 }
 
-// Adds each lane's sums over the groups of a block, in order, to partial[0, D).
+// Adds up the sums of a block's groups, in order, and writes the totals to partial[0, D).
 template <int WIDTH>
 __device__ inline void add_groups(float *partial, float *shared, const head_part<WIDTH> &sums,
                                   const head_lanes &of) {
     int group = static_cast<int>(of.group), D = 2 * of.half_width;
-    __syncthreads(); // the previous sums were read
+    __syncthreads(); // all threads have read the previous call's sums
     for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
         for (int k = 0; k < WIDTH && of.has<WIDTH>(step); k++) {
             shared[group * D + of.first<WIDTH>(step) + k] = sums.low[step].x[k];
@@ -117,8 +117,8 @@ __device__ inline void add_terms(head_part<WIDTH> &sum, const head_part<WIDTH> &
         }
 }
 
-// Backward of one head, with norm. Adds the head's terms of the weight's gradient to `sums`. All lanes of the
-// warp must call it.
+// Computes dx of one head, with norm, and adds the head's terms of the weight's gradient to `sums`. All
+// lanes of the warp must call it.
 template <class T, int WIDTH>
 __device__ inline void norm_backward(head_part<WIDTH> &sums, const backward_call<T> &call, const T *weight,
                                      const head_place &place, const head_lanes &of) {
@@ -146,7 +146,7 @@ __device__ inline void norm_backward(head_part<WIDTH> &sums, const backward_call
 
 // Processes the query heads of all rows, then the key heads, so that a thread holds the sums of one weight at
 // a time.
-//   partial   [w] (blocks, 2, D): the sums for dq_weight and dk_weight; NULL without them
+//   partial   [w] (blocks, 2, D): each block's sums for dq_weight and dk_weight; NULL if neither is wanted
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(THREADS, CUDA_ROPE_BLOCKS)
     rope_norm_backward(float *partial, const backward_call<T> call, const channel_gradients<2> to) {
@@ -158,7 +158,8 @@ __global__ void __launch_bounds__(THREADS, CUDA_ROPE_BLOCKS)
         const int first = keys ? call.H : 0, end = keys ? call.heads : call.H;
         const unsigned n = call.n_rows * static_cast<unsigned>(end - first);
         head_part<WIDTH> sums = {};
-        // All threads of a block make the same number of turns.
+        // All threads of a block make the same number of iterations, since all lanes of a warp must call
+        // norm_backward.
         for (unsigned begin = blockIdx.x * groups; begin < n; begin += gridDim.x * groups)
             norm_backward(sums, call, keys ? call.k_weight : call.q_weight,
                           head_place(begin + of.group, n, first, end), of);
@@ -208,7 +209,7 @@ template <class Call, class Args> void describe_heads(Call &call, const Args *ar
     call.lane_bits = rope_lane_bits(call.half_width, width);
 }
 
-// The number of blocks if each group takes one head.
+// The number of blocks to launch if each group of lanes takes one head.
 template <class Args> int blocks_of(const Args *args, int lane_bits) {
     return ceil_divide(heads_of(args), static_cast<size_t>(THREADS >> lane_bits));
 }

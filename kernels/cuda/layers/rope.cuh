@@ -7,8 +7,8 @@
 
 #include "kernels/cuda/span.cuh"
 
-// A lane's position: its group within the block, and the elements of a head that it holds, WIDTH pairs (i, i
-// + D / 2) in each step.
+// Describes which elements of a head a lane holds. A group of 2^bits lanes holds a head. In each step, a
+// lane holds WIDTH adjacent pairs (i, i + D / 2), beginning with i = first(step). half_width is D / 2.
 struct head_lanes {
     int bits, half_width; // groups have 2^bits lanes
     unsigned group, lane;
@@ -27,7 +27,8 @@ struct head_lanes {
 
 template <int WIDTH> constexpr int ROPE_STEPS = (CUDA_ROPE_WIDTH / 2 + WARP * WIDTH - 1) / (WARP * WIDTH);
 
-// A lane's elements of a head, i and i + D / 2, or the cosine and sine of each pair's angle.
+// What a lane holds of a head. low: elements i; high: elements i + D / 2. For angles, low: the cosine of
+// each pair's angle; high: its sine.
 template <int WIDTH> struct head_part { floats<WIDTH> low[ROPE_STEPS<WIDTH>], high[ROPE_STEPS<WIDTH>]; };
 
 // Loads a lane's elements of a head; zeros if the head does not exist.
@@ -65,7 +66,7 @@ __device__ inline void load_pair_angles(const float *table, floats<WIDTH> &cosin
     }
 }
 
-// Loads a lane's angles from row `position` of the table, (P, D / 2, 2).
+// Loads the cosines and sines of a lane's pairs from row `position` of the table, (P, D / 2, 2).
 template <int WIDTH>
 __device__ inline head_part<WIDTH> load_angles(const float *table, unsigned position, const head_lanes &of) {
     table += static_cast<size_t>(position) * 2 * static_cast<size_t>(of.half_width);
@@ -116,7 +117,7 @@ template <int WIDTH> __device__ inline void scale(head_part<WIDTH> &x, float by)
         }
 }
 
-// The sum of products over the head, returned to each lane of the group. All lanes of the warp must call it.
+// The dot product of two heads, returned to each lane of the group. All lanes of the warp must call it.
 template <int WIDTH>
 __device__ inline float head_dot(const head_part<WIDTH> &x, const head_part<WIDTH> &y, const head_lanes &of) {
     float sum = 0.0f;
@@ -138,7 +139,8 @@ __device__ inline float normalize(head_part<WIDTH> &x, const T *weight, float ep
     return rstd;
 }
 
-// log2 of the lanes in the smallest group, at most a warp, that holds all pairs in one step.
+// log2 of the number of lanes in a group: the fewest that hold all half_width pairs of a head in one step,
+// with `width` pairs per lane. A group has at most WARP lanes; wider heads take several steps.
 static inline int rope_lane_bits(int half_width, int width) {
     int bits = 0;
     while ((1 << bits) < WARP && (width << bits) < half_width)

@@ -98,8 +98,8 @@ static void test_changes(void **state) {
     identity_add_source(&mixed, 1, 0.25), identity_add_source(&mixed, 1, 0.75);
     identity_add_source(&other, 1, 0.5), identity_add_source(&other, 1, 0.5);
     assert_false(identity_is_same(&ab, &mixed) || identity_is_same(&mixed, &other));
-    expect_changes(&ab, &mixed, "the shards are in 2 sources instead of 1");
-    expect_changes(&mixed, &ab, "the shards are in 1 source instead of 2");
+    expect_changes(&ab, &mixed, "the shards are divided into 2 sources instead of 1");
+    expect_changes(&mixed, &ab, "the shards are divided into 1 source instead of 2");
     expect_changes(&mixed, &other,
                    "source 1 (a) has a share of 0.5 instead of 0.25, source 2 (b) has a share of 0.5 instead "
                    "of 0.75");
@@ -132,8 +132,8 @@ static void test_many_shards(void **state) {
     struct identity last = identity_of(N, names);
     assert_false(identity_is_same(&before, &last));
     expect_changes(&before, &last,
-                   "among shards 2500 to 2500 (b, ...) one is new, "
-                   "among shards 2500 to 2500 (a, ...) one is gone");
+                   "at least one of shards 2500 to 2500 (b, ...) is new, "
+                   "at least one of shards 2500 to 2500 (a, ...) is gone");
     struct identity few = identity_of(CHANGED, names), fewer = identity_of(0, NULL);
     expect_changes(&fewer, &few,
                    "shard 1 (a) is new, shard 2 (a) is new, shard 3 (a) is new, shard 4 (a) is new, "

@@ -220,11 +220,13 @@ static void test_files_that_are_not_shards(void **state) {
     EXPECT_OK(file_write_all(path, header, sizeof header));
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "1023 bytes", "1024");
     make_file(0, 1, 4, 8);
-    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "starts with 0", "20240520");
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "starts with the number 0", "20240520");
     make_file(SHARD_MAGIC, 2, 4, 8);
-    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "ids of 2 bytes", "version 2", "expected 1");
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "ids of 2 bytes", "version 2",
+                   "expected version 1");
     make_file(20240801, 1, 4, 16);
-    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "ids of 4 bytes", "version 1", "expected 7");
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "ids of 4 bytes", "version 1",
+                   "expected version 7");
 }
 
 static void test_sizes_that_contradict_the_header(void **state) {

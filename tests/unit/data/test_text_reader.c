@@ -406,10 +406,11 @@ static void test_lines_of_json(void **state) {
     expect_refused("{\"text\": \"a\"} x", ":15: a comma, colon or quote is missing before \"x\"");
     expect_refused("[{\"text\": \"a\"}]", "jq -c '.[]'");
     expect_refused("\"text\"", "expected a JSON object");
-    expect_refused("{\"content\": \"a\", \"id\": 1}", "has no \"text\", only: \"content\", \"id\"; name");
+    expect_refused("{\"content\": \"a\", \"id\": 1}",
+                   "has no member \"text\" (its members: \"content\", \"id\"); name");
     expect_refused("", "is empty");
     expect_refused(" \t", "is empty");
-    expect_refused("{}", "only: nothing");
+    expect_refused("{}", "its members: none");
     expect_refused("{\"text\": null}", "\"text\" is null, expected a string");
     expect_refused("{\"text\": [\"a\"]}", "not a string");
     expect_refused("{\"text\": \"\xff\"}", ":11: byte 0xff is not UTF-8");

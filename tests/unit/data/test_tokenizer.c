@@ -474,7 +474,7 @@ static void test_files_that_are_not_tokenizers(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, load_text("\n\n"), "/tokenizer", "no tokens");
     EXPECT_FAILURE(STATUS_INVALID, load_text("\"model\": {}\n"), AT_LINE(1), "base64");
     EXPECT_FAILURE(STATUS_INVALID, load_text("{\"model\": {}}\n"), "/tokenizer",
-                   "no Hugging Face tokenizer.json");
+                   "not a Hugging Face tokenizer.json");
     EXPECT_FAILURE(STATUS_INVALID, load_text("{\"model\": }\n"), AT_LINE(1),
                    "invalid JSON from here on: \"}\"");
 }

@@ -479,7 +479,7 @@ static void test_bad_configs_name_the_key(void **state) {
          "\"mscale\""},
         {LLAMA("llama", ",\"rope_parameters\":{\"rope_theta\":5e5},\"rope_scaling\":{\"type\":\"linear\","
                         "\"factor\":2}"),
-         "that differ in rope.theta; transformers 5 takes the latter alone, with a theta of 10000"},
+         "that differ in rope.theta; transformers 5 uses \"rope_scaling\" alone, with a theta of 10000"},
         {LLAMA("qwen3", ",\"num_key_value_heads\":1,\"is_causal\":false"), "\"is_causal\" must be true"},
         {LLAMA("llama", ",\"hidden_act\":\"gelu_new\""), "\"hidden_act\" is \"gelu_new\", expected \"silu\""},
         {LLAMA("llama", ",\"mlp_bias\":true"), "\"mlp_bias\" must be false"},

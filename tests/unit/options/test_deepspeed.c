@@ -169,7 +169,7 @@ static void test_stage_3_with_auto(void **state) {
     expect_line(&out, REPLACED, "  zero_optimization.offload_optimizer.device \"nvme\" -> ");
     expect_line(&out, NEEDLESS, "  zero_optimization.zero_hpz_partition_size 8: there is no second shard");
     expect_line(&out, NEEDLESS,
-                "  zero_optimization.reduce_bucket_size \"auto\": DeepSpeed derives it from the hidden size");
+                "  zero_optimization.reduce_bucket_size \"auto\": the Trainer derives it from the model");
     expect_line(&out, NEEDLESS, "  aio: ");
     expect_line(&out, NEEDLESS, "  wandb: ");
     expect_line(&out, OFF, "  elasticity: ");
@@ -296,7 +296,7 @@ static void test_other_values(void **state) {
     expect_line(&out, ALTERING, "  bf16.bf16_master_weights_and_grads true: ");
     expect_line(&out, ALTERING, "  steps_per_print 1e+300: left out, because run.log_every is");
     expect_line(&out, OFF, "  gradient_allreduce_op \"mean\": ");
-    expect_line(&out, CHOSEN, "  optimizer (not given): the script makes it");
+    expect_line(&out, CHOSEN, "  optimizer (not given): the script makes the optimizer");
     deepspeed_free(&out);
     translate("{\"zero_optimization\": true, \"torch_autocast\": {\"enabled\": true, \"dtype\": \"float16\", "
               "\"x\": 1},"
@@ -425,7 +425,7 @@ static void test_muon(void **state) {
         " \"zero_optimization\": {\"stage\": 1}}",
         &out);
     expect_line(&out, TRANSLATED, "  optimizer.params.lr 1: muon_lr and adam_lr replace it");
-    expect_line(&out, ALTERING, "  optimizer.params.adam_lr 0: 0 stands for optimizer.lr here");
+    expect_line(&out, ALTERING, "  optimizer.params.adam_lr 0: here 0 means optimizer.lr");
     expect_line(&out, ALTERING, "  optimizer.params.per_head_muon true: ");
     expect_line(&out, ALTERING, "  optimizer.params.adam_w_mode false: ");
     expect_line(&out, ALTERING,
@@ -578,7 +578,7 @@ static void test_doubtful_values(void **state) {
 static void test_refusals(void **state) {
     (void)state;
     static const char batch[] =
-        "ds.json: train_batch_size 10 is no multiple of train_micro_batch_size_per_gpu 4, so";
+        "ds.json: train_batch_size 10 is not a multiple of train_micro_batch_size_per_gpu 4, so";
     static const struct {
         const char *json, *message;
     } cases[] = {
@@ -588,7 +588,7 @@ static void test_refusals(void **state) {
         {"{\"train_batch_size\": 8, \"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": "
          "2,"
          " \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
-         "2 faults in the configuration:\n  ds.json: train_batch_size 8 is no multiple of "
+         "2 faults in the configuration:\n  ds.json: train_batch_size 8 is not a multiple of "
          "train_micro_batch_size_per_gpu 3 x gradient_accumulation_steps 2, so"},
         {"{\"fp16\": {\"enabled\": true}, \"bfloat16\": true}", "bf16 and fp16 are both enabled"},
         {"{\"model\": {\"n_layer\": 2}, \"optimizer\": {\"lr\": 1}}",

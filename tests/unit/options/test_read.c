@@ -320,12 +320,12 @@ static void test_gone(void **state) {
     EXPECT_OK(config_resolve(&config, 1));
     config_free(&config);
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\n\"train\": {\n\"seq_len_schedule\": [[0, 64]]}}"),
-                   "c.json:3: train.seq_len_schedule=[[0,64]] was removed; all steps");
+                   "c.json:3: train.seq_len_schedule=[[0,64]]: this option was removed; all steps");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("train.seq_len_schedule=x", "train.on_spike=rewind"),
-                   "override: train.seq_len_schedule=x was removed; ",
-                   "override: train.on_spike=rewind was removed; skip leaves");
+                   "override: train.seq_len_schedule=x: this option was removed; ",
+                   "override: train.on_spike=rewind: this value was removed; skip leaves");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("--train.seq_len_schedule"),
-                   "command line: train.seq_len_schedule was removed; ");
+                   "command line: train.seq_len_schedule: this option was removed; ");
 }
 
 // An option that is gone: its old default is dropped from a file, and any other value is refused.
@@ -497,7 +497,7 @@ static void test_bounds_and_choices(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": -1e-3}}"), "optimizer.lr is -0.001",
                    "from 0 to 1000000");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": 1e999}}"), "optimizer.lr",
-                   "too large");
+                   "out of range", "from 0 to 1000000");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"betas\": [0.9, 1]}}"),
                    "optimizer.betas is 1");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"seed\": 9007199254740992}}"),

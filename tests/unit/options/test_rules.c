@@ -162,7 +162,7 @@ static void test_auto_batch(void **state) {
          {"and so is train.micro_batch_size", "set train.min_batch_size"}},
         {"\"train_batch_size\": \"auto\", \"max_batch_size\": 8, \"min_batch_size\": 3, "
          "\"micro_batch_size\": 2",
-         {"train.min_batch_size 3 does not divide", "multiple of 2"}},
+         {"train.min_batch_size 3 is not divisible", "multiple of 2"}},
         {"\"train_batch_size\": \"auto\", \"max_batch_size\": 8, \"min_batch_size\": 4, "
          "\"micro_batch_size\": 4",
          {"a step of 4 sequences is one micro-batch", "raise train.min_batch_size"}},
@@ -213,7 +213,7 @@ static void test_batch_sizes_that_contradict(void **state) {
                    resolve("{\"train\": {\"gradient_accumulation_steps\": 4, \"train_batch_size\": 12}}", 2),
                    "2 ranks x train.gradient_accumulation_steps 4", "a multiple of 8");
     EXPECT_FAILURE(STATUS_INVALID, resolve("{\"train\": {\"train_batch_size\": 2}}", 4),
-                   "train.train_batch_size 2 does not divide by 4 ranks;", "a multiple of 4");
+                   "train.train_batch_size 2 is not divisible by 4 ranks;", "a multiple of 4");
     EXPECT_FAILURE(STATUS_INVALID, resolve("{\"train\": {\"train_batch_size\": 9}}", 2), "by 2 ranks;");
     EXPECT_FAILURE(STATUS_INVALID,
                    resolve("{\"train\": {\"micro_batch_size\": 1000000, "
@@ -234,7 +234,7 @@ static void test_batch_schedules(void **state) {
         {"[[0, 2], [9, 4]], \"train_batch_size\": 8",
          "train_batch_size is 8, but train.batch_size_schedule begins at step 0 with 2",
          "leave train_batch_size out"},
-        {"[[0, 6]], \"micro_batch_size\": 4", "batch_size_schedule's first batch size 6 does not divide",
+        {"[[0, 6]], \"micro_batch_size\": 4", "batch_size_schedule's first batch size 6 is not divisible",
          "multiple of 4"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -271,7 +271,7 @@ static void test_several_rules(void **state) {
         resolve("{\"model\": {\"n_embd\": 100, \"n_head\": 3}, \"train\": {\"micro_batch_size\": 3, "
                 "\"train_batch_size\": 10}, \"offload_activations\": \"cpu\"}",
                 1),
-        "3 faults in the configuration:\n  c.json: train.train_batch_size 10 does not divide",
+        "3 faults in the configuration:\n  c.json: train.train_batch_size 10 is not divisible",
         "\n  c.json: model.n_embd 100 is not a multiple of model.n_head 3",
         "\n  c.json: offload_activations is \"cpu\", but recompute is elementwise");
 }
@@ -595,7 +595,7 @@ static void test_resuming_with_other_options(void **state) {
     config_free(&before);
     config_free(&now);
     EXPECT_FAILURE(STATUS_INVALID, resolve("{\"checkpoint\": {\"resume_with\": \"optimizer.lx\"}}", 1),
-                   "optimizer.lx, which is no option; did you mean optimizer.lr");
+                   "optimizer.lx, which is not an option; did you mean optimizer.lr");
     EXPECT_FAILURE(STATUS_INVALID,
                    resolve("{\"checkpoint\": {\"resume_with\": \"optimizer.lr,model.n_embd\"}}", 1),
                    "lists model.n_embd, which cannot change in a run");

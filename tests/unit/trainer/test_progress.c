@@ -132,23 +132,23 @@ static void assert_stop(double now_s, const char *expected) {
 static void test_the_first_signal_is_answered(void **unused) {
     (void)unused;
     begin("{\"train\": {\"max_steps\": 10}}");
-    assert_stop(0, "stopping before the first step; again to stop at once");
+    assert_stop(0, "stopping before the first step; a second signal stops at once");
     progress_start(&progress, 0, 10, 30, false);
     progress_step_begin(&progress, 100);
-    assert_stop(110, "finishing this step (about 20 s); again to stop at once");
-    assert_stop(500, "finishing this step (about 1 s); again to stop at once");
+    assert_stop(110, "finishing this step (about 20 s); a second signal stops at once");
+    assert_stop(500, "finishing this step (about 1 s); a second signal stops at once");
     struct step_metrics first = usual;
     first.step = 1;
     first.total = 10;
     progress_step(&progress, &first, 500);
-    assert_stop(501, "finishing what is under way; again to stop at once");
+    assert_stop(501, "finishing the current work; a second signal stops at once");
     progress_between(&progress, "evaluation", 501);
-    assert_stop(502, "finishing evaluation; again to stop at once");
+    assert_stop(502, "finishing evaluation; a second signal stops at once");
     progress.world = 2; // SIGTERM may be from mpirun
     assert_stop(
         502,
-        "finishing evaluation; again to stop at once. After Ctrl-C, mpirun kills the ranks within a second "
-        "or so; SIGUSR1 to mpirun has no limit");
+        "finishing evaluation; a second signal stops at once. After Ctrl-C, mpirun kills the ranks within a "
+        "second or so; to give them more time, send SIGUSR1 to mpirun instead");
     end();
 }
 

@@ -249,10 +249,10 @@ static void test_forged_members(void **state) {
     const struct text *text = &sample.text;
     EXPECT_OK(forge(text, "\"test\"", "\"tost\""));
     EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"format_version\": 4", "\"format_version\": 3"),
-                   "of format 3, which version test of the program wrote", "reads format 4",
-                   "./train export RUN --to hf DIR");
+                   "has format version 3, written by version test of the program",
+                   "reads only format version 4", "./train export RUN --to hf DIR");
     EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"format_version\": 4", "\"format_version\": 5"),
-                   "of format 5");
+                   "has format version 5");
     EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"device\"", "\"unknown\""), "device");
     EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"n_layer\": 2", "\"n_layer\": 3"), "the model's sizes give");
     EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"n_head\": 2", "\"n_head\": 3"), "n_head");

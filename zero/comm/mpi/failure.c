@@ -16,25 +16,25 @@
 #include "base/text.h"
 #include "zero/comm/mpi/mpi_internal.h"
 
-// Message: what a dead or hanging rank means for the run.
+// End of the messages about a dead or hanging rank: what it means for the run.
 #define KEPT "Checkpoints are unaffected: the same command resumes from the last one, if there is one"
 
-#define WATCH_NS    20000000 // between two polls of the watchdog
-#define PATIENCE_MS 5000     // from the first failure of any rank to the end of every process
+#define WATCH_NS    20000000 // time between two polls of the watchdog
+#define PATIENCE_MS 5000     // time after which a process ends itself once any rank has failed
 #define COMPARE_MS  1000     // a wait of this length makes the watchdog compare the two ranks' collectives
 #define ALIVE_MS    5000     // a live process answers, or shows a heartbeat, within this time
-#define MOST_LOOKS  16       // processes checked per poll; each check reads a file in /proc
-#define GAP_MS      5000 // without a poll for this long, this process was suspended, and perhaps others too
-#define NOTE_CALLS  10   // calls of MPI, each of which may advance a message by one stage
-#define STAGGER_MS  1000 // between two ranks that notice the same failure
-#define TURN_MS     1000 // between the turns of two ranks to print a failure
-#define MOMENT_MS   200  // time for rank 0 to print what ranks on two machines find at once
+#define MOST_LOOKS  16       // maximum processes checked per poll; each check reads a file in /proc
+#define GAP_MS      5000     // a pause of the watchdog that shows that this process was suspended
+#define NOTE_CALLS  10       // polls for other ranks' notes before a note is left: one may not suffice
+#define STAGGER_MS  1000     // unit of mpi_stagger_ms
+#define TURN_MS     1000     // time between the turns of two ranks to print a failure
+#define MOMENT_MS   200 // head start of rank 0 in printing, if ranks on two machines find a failure at once
 
 // What the watchdog knows about another rank that is reached by messages. Times are rank_state_now_ms.
 struct watched {
-    struct rank_report report;     // the last one received
-    int64_t asked_ms, answered_ms; // 0: never
-    MPI_Request request;           // of the last question or answer sent
+    struct rank_report report;     // the last report received from it
+    int64_t asked_ms, answered_ms; // when it was last asked, and when it last sent a report; 0: never
+    MPI_Request request;           // request of the last question or answer sent to it
     struct rank_report answer;     // the report in that message
 };
 
@@ -43,16 +43,17 @@ struct watchdog {
     atomic_bool stop;
     struct watched *ranks;    // (world)
     int64_t inquiry_ms;       // when all ranks were asked for a report; 0: no inquiry is open
-    int64_t patient_until_ms; // no new inquiry before: an earlier one found the ranks at work
+    int64_t patient_until_ms; // no new inquiry before this time: the last one found ranks at work
     int64_t failed_ms;        // when a failure was first seen; 0: none
-    int64_t last_look_ms;     // when the thread last polled everything; 0: never
+    int64_t last_look_ms;     // when the thread last ran; 0: never
     int next_process;         // the rank whose process is checked next
-    double disk_named_s;      // start of the disk wait that was last reported
+    double disk_named_s;      // clock_monotonic_s at the start of the disk wait that was last reported
 };
 
 // ---- notes
 
-// Sends without waiting. The memory is kept until the process ends: a dead rank never receives the message.
+// Sends `data` to all other ranks without waiting. `data` must stay valid until the process ends: a dead rank
+// never receives the message.
 static void send_to_all(struct comm *comm, const void *data, size_t bytes) {
     struct mpi_data *mpi = mpi_of(comm);
     MPI_Request request;
@@ -77,7 +78,7 @@ static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
 static void receive_notes(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     for (int found = 1; found;) {
-        struct failure_note note = {.status = STATUS_OK}; // stays so if the message is empty
+        struct failure_note note = {.status = STATUS_OK}; // unchanged if the message is empty
         MPI_Status from;
         pthread_mutex_lock(&mpi->mpi_lock);
         MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILURE, mpi->everyone, &found, &from);
@@ -92,8 +93,8 @@ static void receive_notes(struct comm *comm) {
     }
 }
 
-// Leaves a note of a failure, unless a note from another rank has arrived: this failure may follow from that
-// one. A note that the machine has delivered may need a few MPI calls until MPI hands it over.
+// Leaves a note of a failure, unless a note from another rank has arrived: this failure may follow from
+// that one. MPI may need a few calls before it hands over a note that has reached this machine.
 static void leave_note(struct comm *comm, int rank, enum status status, bool gone, const char *message) {
     struct mpi_data *mpi = mpi_of(comm);
     struct failure_note note = {.from = comm->rank, .rank = rank, .status = (int)status, .gone = gone};
@@ -146,12 +147,14 @@ static bool is_dead(int process) {
     return found == 1 && (state == 'Z' || state == 'X');
 }
 
+// True for this rank, and for a rank on this machine whose process this rank can check.
 static bool is_here(const struct comm *comm, int rank) {
     return rank == comm->rank || mpi_of(comm)->peers[rank].process > 0;
 }
 
-// When this rank prints a failure that no other rank has printed, in ms after it learned of the failure. The
-// lowest living rank of the machine where it was found prints at once; each later rank waits one second more.
+// Returns when this rank prints a failure that no other rank has printed, in ms after it learned of the
+// failure. On the machine where the failure was found, the lowest living rank prints at once. Each later
+// rank waits one second more, and ranks of other machines another second.
 static int64_t turn_ms(const struct comm *comm) {
     const struct mpi_data *mpi = mpi_of(comm);
     const struct failure_note *failure = &mpi->failure;
@@ -164,7 +167,8 @@ static int64_t turn_ms(const struct comm *comm) {
     return ms < PATIENCE_MS ? ms : PATIENCE_MS;
 }
 
-// log.txt, which rank 0 writes, gets the message in any case.
+// Prints the failure when it is this rank's turn, unless another rank has printed it. Adds it to log.txt,
+// which rank 0 writes, in both cases.
 static void print_in_turn(struct comm *comm, int64_t known_ms) {
     struct mpi_data *mpi = mpi_of(comm);
     const bool prints = !atomic_load(&mpi->printed_elsewhere);
@@ -210,7 +214,7 @@ static void send_state(struct comm *comm, int rank, int tag) {
     struct watched *other = &mpi->watchdog->ranks[rank];
     int done = 0;
     pthread_mutex_lock(&mpi->mpi_lock);
-    // If the last message has not been received yet, it serves the same purpose as a new one.
+    // Send nothing while the last message to that rank is in flight: it serves the same purpose.
     MPI_Test(&other->request, &done, MPI_STATUS_IGNORE);
     if (done) {
         rank_state_report(comm->state, &other->answer);
@@ -256,8 +260,8 @@ static void ask(struct comm *comm, int rank) {
     send_state(comm, rank, TAG_QUESTION);
 }
 
-// A rank's latest report, from shared memory or an answer. False when it has shown no sign of life since
-// `since_ms`.
+// Gets a rank's latest report, from shared memory or an answer. Returns false if the rank has shown no sign
+// of life since `since_ms`.
 static bool report_since(struct comm *comm, int rank, int64_t since_ms, struct rank_report *out) {
     struct mpi_data *mpi = mpi_of(comm);
     if (rank == comm->rank || mpi->peers[rank].mailbox) {
@@ -271,8 +275,8 @@ static bool report_since(struct comm *comm, int rank, int64_t since_ms, struct r
 
 // ---- ranks in different collectives
 
-// Reports a failure if this rank waits for one that has issued another collective under the same number. The
-// wait would never end.
+// Reports a failure if this rank waits for a rank that has issued another collective under the same number.
+// The wait would never end.
 static void compare_calls(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
     struct mpi_data *mpi = mpi_of(comm);
     int peer = own->waits[channel].peer;
@@ -287,8 +291,7 @@ static void compare_calls(struct comm *comm, enum comm_channel channel, const st
         return;
     snprintf(message, sizeof message,
              "collective %" PRIu64 " is %s here, but %s on rank %d: the ranks are in different collectives. "
-             "Start all of them with the same "
-             "program, options and files",
+             "Start all of them with the same program, options and files",
              call, comm_collective_name(here), comm_collective_name(there), peer);
     mpi_abort(comm, STATUS_FAILED, message);
 }
@@ -304,8 +307,8 @@ static const char *describe_hang(const struct rank_report *report, bool answers,
     return NULL;
 }
 
-// Evaluates the reports of all ranks and names those that the others wait for. If it finds none, either some
-// rank is working, and nothing is wrong, or all ranks wait for each other.
+// Evaluates the reports of all ranks. Reports a failure if some ranks keep the others waiting, or if all
+// ranks wait for each other. Otherwise some rank is working, and nothing is wrong.
 static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const struct rank_report *own,
                              int64_t limit_ms) {
     struct watchdog *watchdog = mpi_of(comm)->watchdog;
@@ -395,10 +398,10 @@ static void watch_disk(struct comm *comm) {
     if (limit_s == 0 || waited_s < limit_s || since_s <= watchdog->disk_named_s)
         return;
     watchdog->disk_named_s = since_s;
-    dprintf(
-        STDERR_FILENO,
-        "train: warning: rank %d has waited for the disk for %.0f s: %s; the run goes on when it answers\n",
-        comm->rank, waited_s, path);
+    dprintf(STDERR_FILENO,
+            "train: warning: rank %d has waited for the disk for %.0f s: %s; the run goes on when the disk "
+            "answers\n",
+            comm->rank, waited_s, path);
 }
 
 // ---- the thread
@@ -423,7 +426,7 @@ static void *work(void *argument) {
             return NULL;
         int64_t now = rank_state_now_ms();
         atomic_store(&comm->state->heartbeat_ms, now);
-        if (now - watchdog->last_look_ms > GAP_MS) // old reports may only mean a suspension
+        if (now - watchdog->last_look_ms > GAP_MS) // reports may be old only because of the suspension
             watchdog->patient_until_ms = now + atomic_load(&comm->failures.hang_ms);
         watchdog->last_look_ms = now;
         watch_disk(comm);
@@ -460,7 +463,7 @@ void mpi_watchdog_stop(struct comm *comm) {
         int done = 0;
         MPI_Test(&watchdog->ranks[rank].request, &done, MPI_STATUS_IGNORE);
         if (!done)
-            return; // keep unreceived questions until the process ends
+            return; // keep the memory of a message that was not received, until the process ends
     }
     free(watchdog->ranks);
     free(watchdog);

@@ -18,13 +18,13 @@
 #include "zero/comm/mpi/peer.h"
 #include "zero/comm/nccl/nccl.h"
 
-#define PATIENCE_MS       5000      // limit on waiting for other ranks to end: a minimum after success
-#define LINGER_NS         200000000 // before leaving a dead rank: lets all see which rank died first
+#define PATIENCE_MS       5000      // time limit of closing MPI after a failure; after success at least this
+#define LINGER_NS         200000000 // delay of the exit after a rank died, so that all see which died first
 #define NAP_NS            20000000  // polling interval of the deadline thread
-#define IDENTIFICATION_MS 30000     // MPI has just started all ranks together
-#define MOST_NAP_MS       1000      // counted per nap at most: a nap lasts longer if the process is suspended
+#define IDENTIFICATION_MS 30000     // time limit of gathering identifications, right after MPI has started
+#define MOST_NAP_MS       1000      // maximum counted per nap: a nap is longer if the process is suspended
 
-// ---- memory of the device for sums
+// ---- device memory for the sums of reduce-scatters
 //
 // If the device has memory of its own, other ranks' contributions are copied there. The links' memory is then
 // page-locked, so that copies to and from it use DMA.
@@ -83,9 +83,9 @@ static void mpi_detach(struct comm *comm) {
 
 // ---- bulk collectives
 //
-// In each round a rank first sends every other rank its next chunk, then receives theirs. This cannot
-// deadlock, whatever the spans' sizes. A push waits only until the receiver has read the chunk of LINK_DEPTH
-// rounds before, and a pull only for pushes of the same round, so waits cannot form a cycle.
+// In each round a rank first sends a chunk to every other rank, then receives one from each. This cannot
+// deadlock, whatever the spans' sizes. A push waits only until the receiver has read the chunk of
+// LINK_DEPTH rounds before, and a pull only for pushes of the same round, so waits cannot form a cycle.
 
 static enum status synchronize(struct comm *comm) {
     return comm->device->synchronize(&comm->stream);
@@ -269,8 +269,8 @@ static enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
 // of a subtree are consecutive.
 //
 // Each collective goes up the tree and down again. No rank leaves before all have arrived, and two ranks in
-// different collectives exchange a message and notice it. Bulk collectives have their own links, so a control
-// collective never waits behind one.
+// different collectives notice the mismatch when they exchange a message. Bulk collectives have their own
+// links, so a control collective never waits behind a bulk collective.
 
 static enum status push(struct comm *comm, int rank, const struct comm_id *id, const char *data,
                         size_t bytes) {
@@ -278,7 +278,7 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
     struct ring *ring = mpi->peers[rank].control_to;
     struct peer_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
     size_t done = 0, n;
-    TRY(mpi_check_failure(comm)); // a rank that failed sends no more
+    TRY(mpi_check_failure(comm)); // send nothing after a failure
     do {                          // 0 bytes still take one message
         n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
         if (!ring) {
@@ -297,7 +297,8 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
     return STATUS_OK;
 }
 
-// Waits for the next message of wait->rank. *header is valid until the next call.
+// Waits for the next control message of wait->rank.
+//   header   [out] the message; valid until the next call
 static enum status next_message(struct peer_wait *wait, const struct link_header **header) {
     struct mpi_data *mpi = mpi_of(wait->comm);
     struct ring *ring = mpi->peers[wait->rank].control_from;
@@ -338,7 +339,7 @@ static enum status push_counted(struct comm *comm, int rank, const struct comm_i
     return push(comm, rank, id, data, bytes);
 }
 
-// Returns the number of ranks in the subtree of `rank`: itself and those that follow it.
+// Returns the number of ranks in the subtree of `rank`. They are `rank` itself and the ranks after it.
 static int subtree_size(const struct comm *comm, int rank) {
     int all = comm->world - rank, own = rank == 0 ? all : rank & -rank;
     return own < all ? own : all;
@@ -430,13 +431,13 @@ struct deadline {
     pthread_t thread;
     bool running;
     atomic_bool met;
-    int64_t ms;
-    int64_t turn_ms;               // added to `ms`: gives ranks with an earlier turn time to end the others
+    int64_t ms;                    // the time limit
+    int64_t turn_ms;               // added to `ms`, so that a rank with an earlier turn ends the others first
     int exit_code;                 // exit code of the process if the deadline passes
     char message[FAILURE_MESSAGE]; // printed if the deadline passes; "": nothing is printed
 };
 
-// False if the deadline was met.
+// Waits `ms`, not counting suspensions, or until the deadline is met. Returns false if it was met.
 static bool wait_ms(struct deadline *deadline, int64_t ms) {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     for (int64_t waited = 0; waited < ms && !atomic_load(&deadline->met);) {
@@ -464,8 +465,8 @@ static void *end_at_deadline(void *argument) {
 
 // Sets the deadline for the closing calls of MPI, which wait for all ranks. After a failure it is
 // PATIENCE_MS, and this rank then ends silently, as the failure was printed. After success it is the hang
-// timeout. Once a rank has ended at its deadline, mpirun signals the others, and kills them a second later:
-// turns are further apart.
+// timeout, at least PATIENCE_MS. Once a rank has ended at its deadline, mpirun signals the others, and
+// kills them a second later. So the ranks' turns are more than a second apart.
 static void deadline_begin(struct deadline *deadline, const struct comm *comm, enum status status) {
     const int64_t hang_ms = atomic_load(&comm->failures.hang_ms);
     const bool failing = status_exit_code(status) != 0;
@@ -525,13 +526,14 @@ static void mpi_close(struct comm *comm, enum status status) {
 // ---- opening: finds the ranks that share a machine, and places their mailboxes in a window of shared memory
 // if they use shared memory
 
-// The first message of every rank. Ranks of any two versions must understand it, so its format never changes:
-// NUL-terminated texts.
+// The first message of every rank: two NUL-terminated texts. The format never changes, because ranks that
+// run any two versions must understand it.
 struct identification {
     char build[192], host[64];
 };
 
-// Gathers every rank's identification. Earlier versions do not send one, and wait in another collective.
+// Gathers every rank's identification. Earlier versions of the program do not send one, and wait in another
+// collective, so there is a time limit.
 static enum status gather_identifications(const struct comm *comm, const struct identification *mine,
                                           struct identification *all) {
     const struct timespec nap = {.tv_nsec = NAP_NS / 20};
@@ -549,8 +551,8 @@ static enum status gather_identifications(const struct comm *comm, const struct 
         return FAIL(STATUS_FAILED, "MPI failed to gather the versions of all ranks");
     return done ? STATUS_OK
                 : FAIL(STATUS_FAILED,
-                       "not all ranks sent their version within %d s, as earlier versions of this program do "
-                       "not: start the same ./train on every machine",
+                       "not all ranks sent their version within %d s; earlier versions of this program send "
+                       "none: start the same ./train on every machine",
                        IDENTIFICATION_MS / 1000);
 }
 
@@ -561,15 +563,16 @@ static enum status check_builds(const struct comm *comm, const char *build) {
     snprintf(mine.build, sizeof mine.build, "%s", build ? build : "");
     if (gethostname(mine.host, sizeof mine.host - 1) != 0)
         mine.host[0] = '\0';
-    TRY(gather_identifications(comm, &mine, all)); // TRY: after a failure MPI may still write to `all`
+    // After a failure, `all` is not freed, because MPI may still write to it.
+    TRY(gather_identifications(comm, &mine, all));
     enum status status = STATUS_OK;
     for (int rank = 1; rank < comm->world && status == STATUS_OK; rank++)
         if (strncmp(all[rank].build, all[0].build, sizeof mine.build) != 0)
-            status =
-                FAIL(STATUS_INVALID,
-                     "rank %d, on %.64s, is zero.c %.192s, and rank 0, on %.64s, is zero.c %.192s: ranks of "
-                     "different builds compute differently; start the same ./train on every machine",
-                     rank, all[rank].host, all[rank].build, all[0].host, all[0].build);
+            status = FAIL(
+                STATUS_INVALID,
+                "rank %d, on %.64s, runs zero.c %.192s, and rank 0, on %.64s, runs zero.c %.192s: ranks of "
+                "different builds compute differently; start the same ./train on every machine",
+                rank, all[rank].host, all[rank].build, all[0].host, all[0].build);
     free(all);
     return status;
 }
@@ -577,7 +580,7 @@ static enum status check_builds(const struct comm *comm, const char *build) {
 // What the ranks of one machine exchange at the start.
 struct introduction {
     int rank, process;
-    uint64_t process_space; // pid namespace of `process`: other containers have other ids
+    uint64_t process_space; // pid namespace of `process`; containers may have different ones
     uint64_t offset;        // bytes from the start of the rank's memory in the window to its mailbox
     struct processors_mask processors;
 };
@@ -587,15 +590,16 @@ static uint64_t process_space(void) {
     return stat("/proc/self/ns/pid", &information) == 0 ? (uint64_t)information.st_ino : 0;
 }
 
-// Bytes from the start of a rank's memory in the window to its mailbox, which is page-aligned. MPI does not
-// align the memory, and each rank maps the window at another address. So the owner computes the offset and
-// sends it.
+// Returns the bytes from the start of a rank's memory in the window to its mailbox, which is page-aligned.
+// MPI does not align the memory, and each rank maps the window at another address. So the owner computes the
+// offset and sends it.
 static size_t mailbox_offset(const void *base) {
     return -(uintptr_t)base % LINK_PAGE;
 }
 
-// Creates this rank's mailbox in a window that all ranks of the machine map. Without shared memory, it is in
-// private memory.
+// Creates this rank's mailbox in a window that all ranks of the machine map. Without shared memory, the
+// mailbox is in private memory.
+//   offset   [out] as in struct introduction
 static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     struct mpi_data *mpi = mpi_of(comm);
     size_t bytes = mailbox_pages_bytes(mpi->linked, mpi->chunk_bytes);
@@ -628,7 +632,9 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     int unit;
     void *base;
     if (MPI_Win_shared_query(mpi->window, local, &size, &unit, &base) != MPI_SUCCESS)
-        return FAIL(STATUS_FAILED, "MPI gives no access to the shared memory of rank %d", other->rank);
+        return FAIL(STATUS_FAILED,
+                    "MPI gives no access to the shared memory of rank %d; set comm.shared_memory=false",
+                    other->rank);
     peer->mailbox = (struct mailbox *)(void *)((char *)base + other->offset);
     // A mailbox has no ring for its own rank, so the rings of later ranks are one place lower.
     int here = comm->local_rank - (comm->local_rank > local), there = local - (local > comm->local_rank);
@@ -675,7 +681,7 @@ static enum status find_machine(struct comm *comm) {
     return status;
 }
 
-// All ranks use the options of rank 0.
+// Broadcasts rank 0's options, which all ranks use.
 static void agree_on_options(struct comm *comm, const struct comm_options *options) {
     struct mpi_data *mpi = mpi_of(comm);
     struct comm_options agreed = *options;
@@ -738,7 +744,7 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
         *out = comm;
         return STATUS_OK;
     }
-    if (status == STATUS_INVALID) { // all ranks know
+    if (status == STATUS_INVALID) { // every rank has this status
         if (comm->rank == 0)
             log_error("%s", status_message());
         log_set_level(LOG_QUIET);

@@ -8,11 +8,11 @@
 #include "base/alloc.h"
 #include "zero/comm/mpi/failure.h"
 
-#define POLLS_BEFORE_NAPS 200
-#define NAP_NS            50000
-#define MOST_SENDS        64 // messages in flight; more would queue up inside MPI
-#define CONTROL_SENDS     16
-#define MANY_PEERS        64 // from this many on, one chunk ahead per peer keeps the network busy
+#define POLLS_BEFORE_NAPS 200   // polls for a message before the wait sleeps between polls
+#define NAP_NS            50000 // length of these sleeps
+#define MOST_SENDS        64    // maximum bulk chunks in flight; more would queue up inside MPI
+#define CONTROL_SENDS     16    // maximum control messages in flight
+#define MANY_PEERS        64    // with this many ranks reached by messages, one chunk ahead per rank suffices
 
 // ---- sizes
 
@@ -129,7 +129,7 @@ void peers_close(struct comm *comm) {
 
 // ---- waiting
 
-// Checks whether a rank has failed. Call it after each nap.
+// Shows the wait in this rank's rank_state, and checks whether a rank has failed. Call it at each poll.
 static enum status wait_check(struct peer_wait *wait) {
     if (!wait->shown)
         rank_state_wait_begin(wait->comm->state, wait->channel, wait->rank, wait->id->number);
@@ -236,7 +236,8 @@ enum status peer_push_begin(struct comm *comm, int rank, const struct comm_id *i
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
     struct peer_wait wait = bulk_wait(comm, rank, id);
-    // A failed rank sends no more: without this check its next message would be taken for this chunk.
+    // Send nothing after a failure. An earlier chunk may be missing then, and the receiver would take this
+    // one for it.
     TRY(mpi_check_failure(comm));
     if (!peer->to) {
         char *slot;

@@ -16,15 +16,15 @@
 #include "zero/comm/nccl/load.h"
 
 #define ERROR_MS      1000 // delay from an NCCL error to its report: a dead process is usually found sooner
-#define LOOK_NS       20000000
-#define MOST_SPANS    128 // spans per NCCL group (ncclGroupStart to ncclGroupEnd), which NCCL fuses
+#define LOOK_NS       20000000 // time between two checks whether a rank has failed
+#define MOST_SPANS    128 // maximum spans per NCCL group (ncclGroupStart to ncclGroupEnd), which NCCL fuses
 #define NCCL_WORKS    64  // work handles with their own event; an older handle waits for a later event
-#define NCCL_WATCHED  128 // collectives watched for completion at a time
-#define NCCL_INTERVAL 64  // waits timed at a time
+#define NCCL_WATCHED  128 // maximum collectives watched for completion at a time
+#define NCCL_INTERVAL 64  // maximum waits timed at a time
 
 // The time between two points of a stream, read after both have happened.
 struct nccl_interval {
-    struct event begin, end; // timed
+    struct event begin, end; // timed events at its start and its end
     uint64_t call;           // the collective's number
 };
 // Intervals in order: those from n_done to n_begun - 1 have not been read.
@@ -35,30 +35,30 @@ struct nccl_intervals {
 
 struct nccl {
     struct nccl_api api;
-    nccl_comm handle; // NULL: closed
+    nccl_comm handle; // NCCL's communicator; NULL: not connected
     int version;
     // Staging in chunks of chunk_bytes: `send` has a chunk for each rank (this one too), `receive` one from
     // each other rank.
     size_t chunk_bytes;
-    char *send, *receive; // (world), (world - 1)
+    char *send, *receive; // (world) and (world - 1) chunks
     struct event done[NCCL_WORKS];
-    uint64_t n_works;    // works issued; also the last handle
+    uint64_t n_works;    // number of collectives issued; also the last work handle
     atomic_bool aborted; // the watchdog aborted the handle: do not use it any more
-    // For the watchdog while the main thread holds the lock: how often the main thread took the lock, and 1 +
-    // the number of the collective that it began to issue last (0: none).
-    atomic_uint n_locked;
-    _Atomic uint64_t begun_call;
-    unsigned stuck_in;   // the watchdog's: n_locked when it found the lock taken
-    int64_t stuck_ms;    // the watchdog's: when it found the lock taken; 0: the lock was free
-    int64_t error_ms;    // the watchdog's: when an asynchronous error was first seen; 0: none
-    uint64_t shown_call; // the watchdog's: 1 + the collective shown as this rank's wait; 0: none
+    // Written by the main thread. The watchdog reads them even while the main thread holds the lock.
+    atomic_uint n_locked;        // how often the main thread took the lock
+    _Atomic uint64_t begun_call; // 1 + number of the collective that the main thread issued last; 0: none
+    // Written by the watchdog only.
+    unsigned stuck_in;   // n_locked when the watchdog found the lock taken
+    int64_t stuck_ms;    // when the watchdog found the lock taken; 0: the lock was free
+    int64_t error_ms;    // when the watchdog first saw an asynchronous error; 0: never
+    uint64_t shown_call; // 1 + the number of the collective shown as this rank's wait; 0: none
     // Guards the handle and the members below: the watchdog polls and aborts while the main thread issues.
     pthread_mutex_t lock;
     struct nccl_intervals works; // on comm->stream: one interval per collective
-    struct nccl_intervals waits; // on the callers' streams: waits for a collective's end
+    struct nccl_intervals waits; // on the callers' streams: one interval per wait for a collective's end
     double busy_s, waited_s;     // sums so far, not yet added to comm->traffic
-    uint64_t n_issued;           // collectives, watched or not
-    uint64_t n_watched;          // collectives whose end an event marks
+    uint64_t n_issued;           // number of collectives issued, watched or not
+    uint64_t n_watched;          // number of collectives whose end an event marks
     uint64_t last_call;          // number of the last collective
 };
 
@@ -95,6 +95,8 @@ static void nccl_intervals_free(struct nccl_intervals *intervals) {
     *intervals = (struct nccl_intervals){0};
 }
 
+// Begins an interval on `stream`. The caller records its end.
+//   out   [out] the interval; NULL if all are in use
 static enum status nccl_interval_begin(struct nccl_intervals *intervals, struct stream *stream, uint64_t call,
                                        struct nccl_interval **out) {
     *out = NULL;
@@ -123,6 +125,7 @@ static void read_intervals(struct nccl_intervals *intervals, double *seconds) {
     }
 }
 
+// Adds the lengths of the finished intervals to comm->traffic.
 static void nccl_count_time(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     read_intervals(&nccl->works, &nccl->busy_s);
@@ -138,6 +141,8 @@ static bool is_error(int result) {
     return result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS;
 }
 
+// Returns the failure of a call of NCCL. If another rank fails within ERROR_MS, returns that failure instead,
+// because it is probably the cause.
 static enum status nccl_failure(struct comm *comm, int result, const char *call) {
     const struct nccl *nccl = nccl_of(comm);
     const struct timespec nap = {.tv_nsec = LOOK_NS};
@@ -185,7 +190,8 @@ static void show_wait(struct comm *comm, uint64_t call) {
     nccl->shown_call = call;
 }
 
-// If more collectives were issued than there are intervals, watches the end of the last one next.
+// Watches the collectives that have no interval, because all were in use when they were issued. Once all
+// intervals have been read, begins a new one, whose end marks the end of the last such collective.
 static void watch_rest(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     struct nccl_interval *rest;
@@ -194,7 +200,7 @@ static void watch_rest(struct comm *comm) {
     nccl->n_watched = nccl->n_issued;
     if (nccl_interval_begin(&nccl->works, &comm->stream, nccl->last_call, &rest) != STATUS_OK ||
         event_record(&rest->end, &comm->stream) != STATUS_OK)
-        return; // recorded, as above
+        return; // the error stays recorded, as in read_intervals
 }
 
 static void abort_collectives(struct nccl *nccl) {
@@ -203,8 +209,8 @@ static void abort_collectives(struct nccl *nccl) {
 }
 
 // The main thread holds the lock to issue a collective, and may block there: a launch waits while the GPU's
-// queue is full behind a collective that does not end. This thread then makes without the lock the calls that
-// NCCL allows from any thread. Aborting ends the launch.
+// queue is full behind a collective that does not end. The watchdog then makes, without the lock, the calls
+// that NCCL allows from any thread. Aborting ends the launch.
 static void watch_stuck(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     const int64_t now = rank_state_now_ms();
@@ -254,9 +260,9 @@ static void nccl_watch(struct comm *comm) {
 
 // ---- reduce-scatter
 //
-// Each rank sends every owner its slice, rounded to the communication dtype. The owner adds the slices of all
-// ranks along the tree. This sends as many bytes as a ring reduce-scatter does, and the order of the sums
-// does not depend on the topology.
+// Each rank sends every owner the elements that this owner sums, rounded to the communication dtype. The
+// owner adds the contributions of all ranks along the tree. This sends as many bytes as a ring
+// reduce-scatter does, and the order of the sums does not depend on the topology.
 
 static char *send_chunk(const struct comm *comm, int rank) {
     const struct nccl *nccl = nccl_of(comm);
@@ -282,8 +288,8 @@ static enum status pack_chunk(const struct comm_chunks *chunks, int owner, size_
     return comm_chunk_pack(chunks, owner, n, send_chunk(chunks->comm, owner));
 }
 
-// Sends each owner its chunk, and receives the chunks of this rank. All calls are one NCCL group, so no order
-// of ranks can block.
+// Sends each owner its chunk, and receives the other ranks' chunks for this rank. All calls are in one NCCL
+// group, so their order cannot cause a deadlock.
 static int exchange_chunks(const struct comm_chunks *chunks, size_t round, const void *const *packed) {
     struct comm *comm = chunks->comm;
     const struct nccl *nccl = nccl_of(comm);
@@ -333,8 +339,8 @@ static enum status reduce_scatter(struct comm *comm, const struct comm_call *cal
 
 // ---- all-gather
 //
-// It copies, so its bits cannot depend on the algorithm. Equal consecutive shards use ncclAllGather; all
-// others are sent from the owner to each rank.
+// An all-gather only copies, so NCCL's choice of an algorithm cannot change the bits. Spans of equal size,
+// one per rank in rank order, use ncclAllGather. All others are sent from the owner to each rank.
 
 // True if the next `world` spans belong to one rank each, in rank order, have equal sizes, and are
 // consecutive in `out`.
@@ -366,7 +372,7 @@ static int gather_span(struct comm *comm, const struct comm_call *call, const st
     return result;
 }
 
-// Gathers spans from *next on, until one NCCL group has enough calls.
+// Gathers about MOST_SPANS spans, from *next on, in one NCCL group. Advances *next.
 static int gather_group(struct comm *comm, const struct comm_call *call, int *next) {
     const struct nccl *nccl = nccl_of(comm);
     const struct comm_transfer *transfer = call->transfer;
@@ -473,7 +479,8 @@ static void count(struct comm *comm, const struct comm_call *call) {
     comm->traffic.calls[call->operation]++;
 }
 
-// The caller holds nccl->lock and has made comm->stream wait for the inputs. Counts bytes and calls.
+// Issues a collective to comm->stream, and counts its bytes and calls. The caller holds nccl->lock and has
+// made comm->stream wait for the inputs.
 static enum status nccl_run(struct comm *comm, const struct comm_call *call) {
     count(comm, call);
     if (call->operation == COMM_ALL_GATHER)
@@ -497,8 +504,9 @@ static void lock(struct nccl *nccl) {
     atomic_fetch_add(&nccl->n_locked, 1);
 }
 
-// Issues `run` to comm->stream after the work of `stream`, between the begin and end events of its work
-// handle.
+// Calls `run`, which issues a collective to comm->stream. The collective begins after the work already issued
+// to `stream`. Events before and after it record its time.
+//   number   the collective's number
 static enum status issue(struct comm *comm, struct stream *stream, uint64_t number,
                          enum status (*run)(struct comm *comm, const void *arguments), const void *arguments,
                          comm_work *work) {
@@ -597,11 +605,11 @@ static enum status nccl_wait(struct comm *comm, struct stream *stream, comm_work
     return status;
 }
 
-// Large enough for the full bandwidth of a link. The chunks of all ranks take a few percent of a GPU's
-// memory.
+// Messages of LARGEST_CHUNK bytes reach the full bandwidth of a link. Up to 1,025 ranks, the buffers for
+// all chunks take at most 132 MiB per GPU.
 #define LARGEST_CHUNK  ((size_t)4 << 20)
 #define SMALLEST_CHUNK ((size_t)64 << 10)
-#define ALL_CHUNKS     ((size_t)64 << 20) // bound: one chunk from each other rank
+#define ALL_CHUNKS     ((size_t)64 << 20) // limit on the bytes of one chunk from every other rank, together
 
 static size_t chunk_bytes(int world) {
     const size_t most = ALL_CHUNKS / (size_t)(world > 1 ? world - 1 : 1);
@@ -626,9 +634,9 @@ size_t nccl_staging_bytes(int world) {
 #define MACHINE_BYTES 64
 #define REASON_BYTES  512
 
-// What one rank tells the others about its GPU and NCCL.
+// What each rank reports to the others about its GPU and its NCCL.
 struct introduction {
-    int32_t on_gpu, version;         // version: 0 if `missing` says why NCCL cannot be used
+    int32_t on_gpu, version;         // version: 0 if NCCL cannot be used; `missing` is then the reason
     char machine[MACHINE_BYTES];     // boot id of the machine, which its containers share
     char gpu[DEVICE_IDENTITY_BYTES]; // address of the GPU on that machine
     char missing[REASON_BYTES];
@@ -641,7 +649,7 @@ static void identify_machine(char out[MACHINE_BYTES]) {
     if (file)
         fclose(file);
     if (!found)
-        (void)gethostname(out, MACHINE_BYTES - 1); // on failure one machine is assumed
+        (void)gethostname(out, MACHINE_BYTES - 1); // on failure, all ranks are taken to be on one machine
 }
 
 static enum status introduce(struct comm *comm, struct nccl *nccl, struct introduction *mine) {
@@ -675,7 +683,8 @@ static bool differs(const struct introduction *all, int a, int b, char reason[RE
     return false;
 }
 
-// Finds why NCCL cannot be used. All ranks have the same introductions, so they reach the same conclusion.
+// Returns true, and writes the reason, if NCCL cannot be used. All ranks have the same introductions, so
+// they reach the same conclusion.
 static bool find_obstacle(const struct introduction *all, int world, char reason[REASON_BYTES]) {
     for (int rank = 0; rank < world; rank++) {
         if (!all[rank].on_gpu)
@@ -693,11 +702,12 @@ static bool find_obstacle(const struct introduction *all, int world, char reason
     return false;
 }
 
-// Goes on without NCCL: an error if the user asked for NCCL, else a line for the log.
+// Fails if the user asked for NCCL. Otherwise notes for the log why the run goes on without it.
 static enum status go_without(struct comm *comm, const char *reason, bool any_gpu) {
     if (comm->path == COMM_PATH_NCCL)
         return FAIL(STATUS_UNSUPPORTED,
-                    "comm.backend=nccl: %s. comm.backend=auto exchanges through the host instead", reason);
+                    "comm.backend=nccl: %s. Set comm.backend=auto to exchange through the host instead",
+                    reason);
     if (any_gpu)
         snprintf(comm->path_text, sizeof comm->path_text, "through host memory, not by NCCL: %.450s", reason);
     return STATUS_OK;
@@ -733,7 +743,7 @@ static void free_memory(struct comm *comm, struct nccl *nccl) {
     free(nccl);
 }
 
-// Sends rank 0's id to every rank.
+// Creates the id of the NCCL communicator on rank 0, and sends it to every rank.
 static enum status share_id(struct comm *comm, struct nccl *nccl, nccl_id *id) {
     enum status status = STATUS_OK;
     *id = (nccl_id){{0}};
@@ -761,8 +771,8 @@ static enum status connect_ranks(struct comm *comm, struct nccl *nccl, nccl_id i
                 nccl->api.GetLastError(NULL));
 }
 
-// Runs one collective of each kind with every rank. NCCL creates connections and their buffers at first use.
-// Doing it here means before memory is planned, and network errors show here.
+// Runs a reduce-scatter and an all-gather with every rank. NCCL creates connections and their buffers at
+// first use. This call creates them before memory is planned, and finds network errors early.
 static enum status try_links(struct comm *comm) {
     const struct nccl *nccl = nccl_of(comm);
     struct comm_span spans[comm->world];
@@ -785,7 +795,8 @@ static enum status try_links(struct comm *comm) {
     comm->traffic = before;
     for (int rank = 0; rank < comm->world; rank++)
         if (sums[rank] != (float)comm->world)
-            return FAIL(STATUS_FAILED, "NCCL: a sum of %d ones is %g", comm->world, (double)sums[rank]);
+            return FAIL(STATUS_FAILED, "NCCL: in a test of the links, the sum of %d ones is %g", comm->world,
+                        (double)sums[rank]);
     return STATUS_OK;
 }
 
@@ -822,7 +833,7 @@ static enum status open_nccl(struct comm *comm, struct nccl *nccl) {
     }
     if (mpi_has_failed(comm) || comm->path == COMM_PATH_NCCL)
         return status;
-    status_clear(); // all ranks agreed on it and continue together
+    status_clear(); // all ranks agreed on the failure and continue together
     return go_without(comm, reason, true);
 }
 
@@ -845,8 +856,8 @@ static enum status nccl_attach(struct comm *comm) {
     return open_nccl(comm, nccl);
 }
 
-// Ends the collectives issued so far first, as other ranks may need them. nccl_watch aborts them if a rank
-// has failed. A failed device completes nothing.
+// Closes NCCL. First waits for the collectives issued so far, because other ranks may need them. nccl_watch
+// aborts them if a rank has failed. If the device has failed, they are aborted too.
 static void nccl_detach(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     if (!nccl)

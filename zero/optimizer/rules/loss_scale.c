@@ -1,4 +1,4 @@
-// Contains the rules only. The trainer detects overflows by the global norm.
+// The rules of loss scaling. The caller detects an overflow: the global norm of the gradients is not finite.
 #include "zero/optimizer/rules/loss_scale.h"
 
 #include <math.h>

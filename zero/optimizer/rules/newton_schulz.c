@@ -1,5 +1,6 @@
-// See zero/optimizer/rules/newton_schulz.h. Steps alternate between the buffers y and x. The number of steps
-// is odd, so the last step, which begins in y, writes its result to x.
+// See zero/optimizer/rules/newton_schulz.h. Steps alternate between two buffers: the first reads y and
+// writes x, the second reads x and writes y. The number of steps is odd, so the last one writes its result
+// to x.
 #include "zero/optimizer/rules/newton_schulz.h"
 
 #include <assert.h>
@@ -8,7 +9,7 @@
 #include "kernels/ops.h"
 #include "kernels/profile.h"
 
-enum { Y, GRAM, POWER, PARTIAL, WORKSPACE };
+enum { Y, GRAM, POWER, PARTIAL, WORKSPACE }; // indices in newton_schulz.regions
 
 static const double a = 3.4445, b = -4.7750, c = 2.0315;
 
@@ -32,11 +33,14 @@ double newton_schulz_flops(struct matrix_shape shape, int strip) {
 
 // ---- batches
 
-// cuBLASLt divides a product (side, side) into tiles. A batch has about BATCH_TILES of them, 13 for each of
-// an H100's multiprocessors. With fewer, more multiprocessors are idle at its end (benchmarks/gpu.md).
+// cuBLASLt divides a product (side, side) into tiles of about BATCH_TILE x BATCH_TILE elements. A batch has
+// as many matrices as have at most BATCH_TILES tiles together, and at least one. BATCH_TILES is 13 tiles for
+// each of an H100's multiprocessors. With fewer, more multiprocessors idle at the batch's end
+// (benchmarks/gpu.md).
 #define BATCH_TILE  128
 #define BATCH_TILES 1728
 
+// For how many later matrices of the same shape take_batch tries the distance from the first.
 enum { DISTANCES_TRIED = 3 };
 
 int newton_schulz_batch_size(const struct device *device, struct matrix_shape shape) {
@@ -50,8 +54,9 @@ static bool has_shape(const struct newton_schulz_matrix *matrix, struct matrix_s
     return matrix->shape.rows == shape.rows && matrix->shape.columns == shape.columns;
 }
 
-// Counts the matrices, among n, of the batch that begins with matrix 0 and has this distance; at most `most`.
-//   take   removes them, by setting their rows to 0
+// Returns how many of n matrices form the batch that begins with matrix 0 and whose matrices are `distance`
+// elements apart; at most `most`.
+//   take   also removes these matrices, by setting their rows to 0
 static int count_batch(struct newton_schulz_matrix *matrices, int n, size_t distance, int most, bool take) {
     const struct newton_schulz_matrix first = matrices[0];
     int found = 0;
@@ -94,19 +99,22 @@ int newton_schulz_divide(const struct device *device, struct newton_schulz_matri
     return n_batches;
 }
 
-// The distance between matrices of a batch in the iterations' own memory, which gives all the same alignment.
+// Returns the number of elements from one matrix of a batch to the next, in ns->y, ns->gram and ns->power.
+// It is padded, so that all matrices have the same alignment.
 static size_t distance_of(int64_t elements) {
     return region_padded((size_t)elements);
 }
 
-// ---- the products of a step
+// ---- the products of an iteration
 
-// The n matrices of a batch, or intermediate results for them.
+// The n matrices of a batch, or intermediate results for them. Consecutive ones are `distance` elements
+// apart.
 struct matrices {
     void *first;
     size_t distance;
 };
 
+// What the products of an iteration have in common.
 struct step {
     const struct newton_schulz *ns;
     struct matrix_shape shape;
@@ -134,7 +142,7 @@ static struct matrix_product_args product(const struct step *step, struct matric
                                         .type = step->ns->type};
 }
 
-// x x^T or, with `transposed`, x^T x.
+// out = x x^T or, with `transposed`, x^T x
 static struct matrix_product_args square(const struct step *step, struct matrices out, struct matrices x,
                                          int64_t inner, bool transposed) {
     struct matrix_product_args args = product(step, out, x, x, inner);
@@ -145,13 +153,13 @@ static struct matrix_product_args square(const struct step *step, struct matrice
     return args;
 }
 
-// A = X X^T, or X^T X
+// A = X X^T; for tall matrices X^T X
 static struct matrix_product_args gram_product(const struct step *step, struct matrices x) {
     const int64_t side = side_of(step->shape);
     return square(step, step->gram, x, elements_of(step->shape) / side, is_tall(step->shape));
 }
 
-// c A A + b A; A = A^T
+// B = c A A + b A, computed as c A A^T + b A, because A is symmetric.
 static struct matrix_product_args power_product(const struct step *step) {
     struct matrix_product_args args = square(step, step->power, step->gram, side_of(step->shape), false);
     args.addend = step->gram.first;
@@ -161,7 +169,7 @@ static struct matrix_product_args power_product(const struct step *step) {
     return args;
 }
 
-// B X, or X B
+// out = B X; for tall matrices X B
 static struct matrix_product_args last_product(const struct step *step, struct matrices out,
                                                struct matrices x) {
     const bool tall = is_tall(step->shape);
@@ -181,7 +189,7 @@ static enum status raise(const struct newton_schulz *ns, struct matrix_product_a
     return STATUS_OK;
 }
 
-// Finds the products for a batch, and raises *most to their largest workspace.
+// Finds the kernels for a batch's products, and raises *most to their largest workspace.
 static enum status find_products(const struct newton_schulz *ns, const struct newton_schulz_batch *batch,
                                  size_t *most) {
     static _Alignas(REGION_ALIGNMENT) char there; // an address with the alignment of regions
@@ -293,7 +301,7 @@ static enum status orthogonalize(const struct newton_schulz *ns, struct stream *
 
 enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream, void *buffer,
                               const struct newton_schulz_batch *batch) {
-    struct stream own = *stream; // the caller's stream order, with the workspace of these products
+    struct stream own = *stream; // the caller's stream, but with the workspace of these products
     own.workspace = ns->workspace;
     own.workspace_bytes = ns->workspace_bytes;
     TRY(profile_scope_begin(stream, "newton_schulz"));

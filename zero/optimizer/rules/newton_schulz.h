@@ -4,10 +4,11 @@
 // which moves all singular values near 1. A matrix with more rows than columns is treated as its transpose,
 // because the Gram matrix is then smaller: A = X^T X; X <- a X + X (b A + c A^2).
 //
-// An iteration is three matrix products of the device, in bf16 with fp32 sums or in fp32: A = X X^T, B = c A
-// A + b A + a I, X = B X. The second product adds b A, and a I is added to its result. A last product that
-// added a X instead would take a fifth longer on a GPU (benchmarks/gpu.md). A and B are symmetric and
-// computed in strips.
+// An iteration is three matrix products of the device, in bf16 with fp32 sums or in fp32:
+//   A = X X^T; B = c A A + b A + a I; X = B X
+// The second product adds b A, and a I is added to its result. The last product could add a X instead. But
+// on a GPU, a product that adds a matrix is 15 to 30 % slower (benchmarks/gpu.md). A and B are symmetric
+// and computed in strips.
 //
 // Batches: a GPU orthogonalizes several matrices of one shape at once if one alone is too little work for all
 // of its multiprocessors.
@@ -21,7 +22,7 @@
 
 #define NEWTON_SCHULZ_STEPS   5
 #define NEWTON_SCHULZ_EPSILON 1e-7 // smallest norm to divide by, as in torch.optim.Muon
-#define NEWTON_SCHULZ_MOST    64   // most matrices per batch
+#define NEWTON_SCHULZ_MOST    64   // maximum matrices per batch
 
 struct matrix_shape {
     int64_t rows, columns;
@@ -43,44 +44,45 @@ struct newton_schulz_batch {
 enum { N_NEWTON_SCHULZ_REGIONS = 5 };
 struct newton_schulz {
     struct device *device;
-    enum dtype type;      // bf16 or fp32 (F64: tests/ref)
-    size_t most_elements; // largest batch of any shape
+    enum dtype type;      // bf16 or fp32 (fp64 in tests/ref)
+    size_t most_elements; // elements of the largest batch of any shape
     int regions[N_NEWTON_SCHULZ_REGIONS];
     size_t workspace_bytes;
-    void *y;            // as large as the largest batch
-    void *gram, *power; // square matrices: A and B
-    double *partial;    // sums of squares
+    void *y;            // a second buffer for X, as large as the largest batch
+    void *gram, *power; // the square matrices A and B of a batch
+    double *partial;    // partial sums of squares, for the norms of a batch
     void *workspace;    // for the products
 };
 
 // Adds regions to `table`, in device memory, for matrices of the given shapes. ns->device and ns->type must
 // be set.
-//   kinds  (n_kinds) `shape` of some matrices and their number `n`, the most that a batch can have; `at` and
-//          `distance` are ignored
+//   kinds  (n_kinds) the shapes of the matrices. `n` is the number of matrices of the shape, so no batch
+//          has more; `at` and `distance` are ignored
 enum status newton_schulz_plan(struct newton_schulz *ns, const struct newton_schulz_batch *kinds, int n_kinds,
                                struct region_table *table) MUST_CHECK;
 void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table);
 
 // Returns how many matrices of this shape form a batch, at most NEWTON_SCHULZ_MOST. 1 on the CPU.
 int newton_schulz_batch_size(const struct device *device, struct matrix_shape shape);
-// Divides matrices of one buffer, in buffer order, into batches.
-//   matrices  (n) overwritten
+// Divides matrices of one buffer into batches.
+//   matrices  (n) in the order in which they are in the buffer; overwritten
 //   batches   [out] (n)
 // Returns the number of batches.
 int newton_schulz_divide(const struct device *device, struct newton_schulz_matrix *matrices, int n,
                          struct newton_schulz_batch *batches);
-// Finds the fastest products for such a batch. Without this call results have the same bits.
+// Finds the fastest kernels for a batch's products. The bits of the results do not depend on this call.
 enum status newton_schulz_prepare(const struct newton_schulz *ns,
                                   const struct newton_schulz_batch *batch) MUST_CHECK;
-// Orthogonalizes the matrices of a batch in place. A profile shows it as one line, "newton_schulz".
+// Orthogonalizes the matrices of a batch in place. A profile shows this as one line, "newton_schulz".
+//   buffer   the buffer into which batch->at is an offset
 enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream, void *buffer,
                               const struct newton_schulz_batch *batch) MUST_CHECK;
-// The dtype in which matrices are orthogonalized, for a model of this compute dtype.
+// Returns the dtype in which matrices are orthogonalized, for a model of this compute dtype.
 static inline enum dtype newton_schulz_type(enum dtype compute) {
     return compute == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
 }
-// FLOPs of the products of newton_schulz_run for one matrix. Symmetric products are computed in strips of
-// `strip` columns; 0: completely.
+// Returns the FLOPs of the products of newton_schulz_run for one matrix.
+//   strip   symmetric products are computed in strips of this many columns; 0: completely
 double newton_schulz_flops(struct matrix_shape shape, int strip);
 
 #endif

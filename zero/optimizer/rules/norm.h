@@ -11,7 +11,7 @@
 
 struct norm {
     const struct stage *stage;
-    size_t *first_partial; // (owned_trained.n + 1) the first block of such a span in `partials`
+    size_t *first_partial; // (owned_trained.n + 1) index in `partials` of the first block of each span
     int partials_region, host_region;
     double *partials; // sum of squares of each block, then one element for their sum, on the device
     double *host_sum; // that sum, copied to the host
@@ -22,8 +22,8 @@ enum status norm_init(struct norm *norm, const struct stage *stage, struct regio
 void norm_bind(struct norm *norm, const struct region_table *table);
 void norm_free(struct norm *norm);
 
-// Issues the sums of squares of stage->owned_trained.spans[i], whose gradients begin at x on the device. Once
-// per span and step.
+// Issues the sums of squares of stage->owned_trained.spans[i], whose gradients begin at x on the device.
+// Call it once per span and step.
 enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) MUST_CHECK;
 // Issues the sum of all squares of this rank, after all spans were added on `stream`.
 //   sum   [out] in device memory

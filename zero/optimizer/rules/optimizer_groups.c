@@ -9,8 +9,8 @@
 #include "base/alloc.h"
 #include "model/params.h"
 
-// A group with the defaults of an optimizer. AdamW and Adam have two moments per element, Lion one.
-// Schedule-free AdamW stores z in place of m.
+// Returns a group with the rule and the number of moments of an optimizer. Schedule-free AdamW stores z in
+// place of m.
 static struct optimizer_group group_of_type(const struct config *config, enum config_optimizer type) {
     static const struct optimizer_group table[] = {
         [CONFIG_OPTIMIZER_ADAMW] = {.rule = OPTIMIZER_ADAMW, .n_moments = 2},
@@ -29,9 +29,11 @@ static struct optimizer_group group_of_type(const struct config *config, enum co
 
 // ---- the entry of optimizer.groups that a tensor is in
 
-static const char *const prefixes[] = {"", "transformer.", "model."}; // of Hugging Face's names
+// Prefixes that the names of tensors may have in Hugging Face files.
+static const char *const prefixes[] = {"", "transformer.", "model."};
 
-// A pattern without wildcards may also name a module: it matches the tensors of that module.
+// True if a pattern matches the name of a tensor. A pattern without wildcards may also name a module. It then
+// matches the tensors of that module.
 static bool matches_name(const char *pattern, const char *name) {
     const size_t n_module = strpbrk(pattern, "*?[\\") ? 0 : strlen(pattern);
     char full[96];
@@ -60,7 +62,7 @@ static enum status part_only(const struct config *config, int entry, const char 
         config->source, entry, pattern, part, param->name);
 }
 
-// Finds the parts of a fused tensor that a pattern matches, and the name of one of them.
+// Returns the number of parts of a fused tensor that a pattern matches, and prints the name of one to `part`.
 static int matched_parts(const struct param *param, const char *pattern, char *part, size_t size) {
     int n = 0;
     for (int k = 0; k < param->n_parts; k++) {
@@ -74,7 +76,8 @@ static int matched_parts(const struct param *param, const char *pattern, char *p
     return n;
 }
 
-// Fails for a pattern that matches no tensor: it names part of a fused tensor, or nothing.
+// Fails for a pattern that matches no tensor. The message depends on what it matches instead: a part of a
+// fused tensor, the lm_head of a model that has none of its own, or nothing.
 static enum status no_tensor(const struct config *config, const struct params *params, int entry,
                              const char *pattern) {
     const char *names[params->n_params];
@@ -86,10 +89,10 @@ static enum status no_tensor(const struct config *config, const struct params *p
             return part_only(config, entry, pattern, part, param);
     }
     if (matches_name(pattern, "lm_head.weight"))
-        return FAIL(
-            STATUS_INVALID,
-            "%s: optimizer.groups[%d].match: \"%.80s\" matches lm_head, which is tied to %s; match that",
-            config->source, entry, pattern, params_lm_head(params)->name);
+        return FAIL(STATUS_INVALID,
+                    "%s: optimizer.groups[%d].match: \"%.80s\" matches lm_head, which is tied to %s; match "
+                    "that tensor",
+                    config->source, entry, pattern, params_lm_head(params)->name);
     const char *nearest = text_nearest(pattern, names, params->n_params);
     return FAIL(
         STATUS_INVALID,
@@ -99,8 +102,9 @@ static enum status no_tensor(const struct config *config, const struct params *p
         names[params->n_params / 2]);
 }
 
-// A pattern for some parts of a fused tensor, such as "*v_proj.weight", may match the fused tensor's name
-// too.
+// Fails if a pattern of an entry matches no tensor, or matches some parts of a fused tensor but not all.
+// That is checked even if it also matches the fused tensor's own name: "*v_proj.weight" matches
+// "qkv_proj.weight".
 static enum status check_patterns(const struct config *config, const struct params *params, int entry) {
     const struct config_group *group = &config->optimizer.groups.list[entry];
     for (int i = 0; i < group->n_patterns; i++) {
@@ -141,10 +145,11 @@ static enum status find_entries(struct optimizer_groups *groups, const struct co
             return FAIL(
                 STATUS_INVALID,
                 "%s: optimizer.groups[%d] has no effect: all its tensors match an entry before it, and "
-                "the first one applies; move it to the front",
+                "the first match applies; move this entry to the front",
                 config->source, entry);
     }
-    const int last = entries->n - 1; // an earlier entry may have matched its tensors
+    // Check only the last entry: an earlier one that sets nothing keeps its tensors out of later entries.
+    const int last = entries->n - 1;
     const struct config_group *group = last >= 0 ? &entries->list[last] : NULL;
     if (group && !group->has_lr && !group->has_weight_decay && !group->by_adamw && !group->is_frozen)
         return FAIL(
@@ -176,7 +181,7 @@ static enum status put(struct optimizer_groups *groups, const struct config *con
         return FAIL(STATUS_INVALID,
                     "%s: optimizer.groups makes more than %d groups of tensors that differ in type, learning "
                     "rate or weight decay (tensors of one dimension have no weight decay unless their entry "
-                    "says so); join some of its %d entries",
+                    "sets it); join some of its %d entries",
                     config->source, OPTIMIZER_GROUPS, config->optimizer.groups.n);
     if (i == groups->n)
         groups->groups[groups->n++] = *wanted;
@@ -186,8 +191,9 @@ static enum status put(struct optimizer_groups *groups, const struct config *con
     return STATUS_OK;
 }
 
-// The group of a tensor without an entry in optimizer.groups. Muon updates matrices inside blocks, AdamW
-// other tensors.
+// Returns a tensor's group, before lr, weight_decay or freeze of its entry in optimizer.groups are applied.
+// With optimizer.type muon, Muon updates matrices inside blocks, and AdamW the other tensors.
+//   by_adamw   the tensor's entry sets type adamw
 static struct optimizer_group default_group(const struct config *config, const struct param *param,
                                             bool by_adamw) {
     const bool is_muon = config->optimizer.type == CONFIG_OPTIMIZER_MUON;
@@ -267,7 +273,8 @@ bool optimizer_groups_keep(const struct optimizer_groups *was, const struct opti
 
 // ---- descriptions
 
-// The description of some tensors of an entry: those with the same group.
+// Appends a line for those tensors of an entry that are in `group`; nothing if there are none.
+//   entry   index in optimizer.groups; -1: the tensors that are in no entry
 static void print_line(const struct optimizer_groups *groups, const struct config *config,
                        const struct params *params, int entry, int group, struct text *out) {
     const struct optimizer_group *of = &groups->groups[group];
