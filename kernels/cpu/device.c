@@ -208,10 +208,15 @@ static enum status open_products(struct cpu_device *cpu) {
 // oneDNN allocates buffers of up to 3 MiB for each product. Makes malloc keep them in the heap. If they
 // were mapped separately, or returned to the system after the product, each product would cause page
 // faults: 4 % of the time of a step with 124M parameters and 256 tokens.
+//
+// malloc_trim is called here because its first call initializes glibc's allocator, without a lock. Where
+// another allocator takes the place of malloc and mallopt (tcmalloc, sanitizers), that first call would
+// otherwise be made by several threads at once (onednn.c), which crashed.
 static void keep_buffers_in_heap(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 4 << 20);
+    malloc_trim(0);
 #endif
 }
 
