@@ -233,7 +233,7 @@ static void set_text(struct translator *t, enum deepspeed_kind kind, const char 
     cJSON_Delete(value);
 }
 
-// ---- conversions: each is the `convert` of some rows, and answers for the current key
+// ---- conversions: each is the `convert` of some rows, and answers the current key
 
 // Sets our option to the file's value. For "auto" sets the Trainer's default, for a missing key DeepSpeed's.
 static void value_of(struct translator *t, const struct row *row) {
@@ -353,7 +353,7 @@ static const struct type *find_type(const char *option, const cJSON *value) {
     return NULL;
 }
 
-// Answers for an optimizer or schedule that this program does not have, or that the file does not name.
+// Answers an optimizer or schedule that this program does not have, or that the file does not name.
 static void no_such_type(struct translator *t, const struct row *row, const char *ours) {
     char why[256], choices[160];
     snprintf(why, sizeof why, "%s%schoose one of %s", t->value ? row->sentence : "", t->value ? "; " : "",
@@ -557,7 +557,7 @@ static const char *mode_word(const struct translator *t, int i) {
     return modes[i].of_products && t->half ? "fp16" : modes[i].word;
 }
 
-// Answers for the switch of a mode, {"bf16": {"enabled": true}} or {"bf16": true}.
+// Answers the switch of a mode, {"bf16": {"enabled": true}} or {"bf16": true}.
 static void answer_mode(struct translator *t, int i) {
     const struct mode *mode = &modes[i];
     const cJSON *section = peek(t, mode->section);
@@ -808,7 +808,7 @@ static bool is_ours(const struct translator *t, const cJSON *root, bool *is_thei
 
 // ---- the keys that are left
 
-// Answers for the current key.
+// Answers the current key: adds a line to the report of the translation.
 //   row   the row of the key, or of a section that contains it
 static void answer_row(struct translator *t, const struct foreign *row) {
     const char *word = row->ours ? strchr(row->ours, '=') : NULL;
@@ -870,7 +870,7 @@ static bool is_misspelled(const struct translator *t, const struct foreign *row)
     return nearest && strcmp(nearest, t->path) != 0;
 }
 
-// Answers for a key, or for all members of a section. cJSON's nesting limit bounds the recursion.
+// Answers a key or, if it is a section, all of its members. cJSON's nesting limit bounds the recursion.
 static void answer_key(struct translator *t, const char *path, const cJSON *value) {
     const struct foreign same = {FOREIGN_OURS, "", "", path, ""},
                          *row = same_option(path) ? &same : foreign_find_deepspeed(path);

@@ -17,11 +17,13 @@
 // A figure (loss or norm) is a spike if it is above median + k * max(1.4826 MAD, f median). Median and MAD
 // (the median of the absolute deviations) are over the last train.spike_window steps, k is
 // train.spike_threshold, and f is SPIKE_FLOOR_LOSS or SPIKE_FLOOR_NORM: in a run whose figures hardly vary, a
-// few percent are not a spike. 1.4826 MAD estimates a standard deviation that outliers do not change.
+// few percent are not a spike. 1.4826 MAD is an estimate of the standard deviation that outliers hardly
+// affect.
 //
-// The step just before the judged step is not in the window. So the host can issue a step before it knows the
-// result of the previous one, if the device decides (kernels/ops.h: update_decide), and limits are the same
-// wherever the decision is made. The figures are bitwise equal on all ranks, so the ranks decide alike.
+// The window leaves out the step just before the judged step. So where the device decides whether an update
+// happens (kernels/ops.h: update_decide), the host can issue a step before it knows the result of the
+// previous one. The limits are the same where the host decides. The figures are bitwise equal on all ranks, so
+// all ranks come to the same decision.
 
 #define SPIKE_FEWEST     20 // with fewer steps in the window, nothing is a spike
 #define SPIKE_FLOOR_LOSS 0.01

@@ -1,6 +1,6 @@
 // Internal to ./train tokenize: its options, and the token shards that it writes. Until all shards are
 // complete, they are in OUT/tokenize.unfinished, with a record of their inputs. After a kill, the same
-// command continues with the shards that are finished there.
+// command keeps the shards that are finished there and continues after them.
 #ifndef ZERO_CLI_TOKENIZE_TOKENIZE_H
 #define ZERO_CLI_TOKENIZE_TOKENIZE_H
 

@@ -81,11 +81,11 @@ static enum status open_unpacker(struct text_input *input) {
     const enum file_kind kind = file_kind_of(input->block, input->n);
     if (kind == FILE_KIND_GZIP) {
         input->in_gzip = inflateInit2(&input->gzip, 16 + MAX_WBITS) == Z_OK; // 16: expect a gzip header
-        return input->in_gzip ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
+        return input->in_gzip ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while unpacking %s", input->name);
     }
     if (kind == FILE_KIND_ZSTD) {
         input->zstd = ZSTD_createDStream();
-        return input->zstd ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
+        return input->zstd ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while unpacking %s", input->name);
     }
     return STATUS_OK;
 }
@@ -113,7 +113,7 @@ enum status text_input_open(const char *path, struct text_input **out) {
     input->start = allocate(FILE_KIND_START_BYTES, 1);
     input->checksum = XXH3_createState();
     enum status status =
-        input->checksum ? open_file(input) : FAIL(STATUS_FAILED, "out of memory to read %s", path);
+        input->checksum ? open_file(input) : FAIL(STATUS_FAILED, "out of memory while reading %s", path);
     if (status == STATUS_OK)
         XXH3_64bits_reset(input->checksum);
     if (status == STATUS_OK)
@@ -194,7 +194,7 @@ static enum status read_gzip(struct text_input *input, char *out, size_t room, s
         input->at = input->n - input->gzip.avail_in;
         *n = room - input->gzip.avail_out;
         if (result == Z_MEM_ERROR)
-            return FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
+            return FAIL(STATUS_FAILED, "out of memory while unpacking %s", input->name);
         if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
             return damaged(input, "gzip", input->gzip.msg ? input->gzip.msg : "not valid gzip data");
         input->in_frame = result != Z_STREAM_END;

@@ -661,7 +661,7 @@ static bool puts_space(const struct tokenizer *tokenizer, const char *text, size
                        struct beginning begins) {
     const bool has_space = bytes > 0 && (text[0] == ' ' || is_lower_block(text, bytes));
     switch (tokenizer->adds_space) {
-    case SPACE_ALWAYS: // if added tokens are searched in normalized text, normalize() has already added it
+    case SPACE_ALWAYS: // if added tokens are searched for in normalized text, normalize() has put it
         return begins.of_piece && tokenizer->added.n_normalized == 0;
     case SPACE_UNLESS_SPACE:
         return begins.of_piece && !has_space;
@@ -672,8 +672,8 @@ static bool puts_space(const struct tokenizer *tokenizer, const char *text, size
     }
 }
 
-// Normalizes the text, if the tokenizer's rules require it. With SPACE_ALWAYS, adds the space before the text
-// only if added tokens are searched in normalized text; otherwise add_words adds it.
+// Normalizes the text, if the tokenizer's rules require it. With SPACE_ALWAYS, also puts the space before the
+// text, but only if some added tokens are searched for in normalized text; otherwise add_words puts it.
 //   text, bytes   [in, out] the text and its length
 //   begins        false: the text continues the previous text, so no space is added
 static enum status normalize(struct token_encoder *encoder, const char **text, size_t *bytes, bool begins) {
@@ -694,8 +694,9 @@ static enum status normalize(struct token_encoder *encoder, const char **text, s
     return STATUS_OK;
 }
 
-// Encodes text in two passes. The first pass splits it at the added tokens that are searched in raw text, and
-// normalizes each piece. The second pass splits the piece at those searched in normalized text.
+// Encodes text in two passes. The first pass splits it at the added tokens that are searched for in raw text,
+// and normalizes each piece. The second pass splits the piece at those that are searched for in normalized
+// text.
 //   is_normalized   false: the first pass, which calls the second for each piece; true: the second pass
 static enum status add_pieces(struct token_encoder *encoder, const char *text, size_t bytes,
                               bool is_normalized, struct beginning begins, struct token_list *list) {

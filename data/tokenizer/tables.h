@@ -43,7 +43,7 @@ enum space_rule {
 // An added token that is not special. Encoding finds it in text.
 struct added_token {
     int32_t id;
-    bool is_normalized; // true: searched in normalized text, by its normalized name; false: in raw text
+    bool is_normalized; // true: searched for in normalized text, by its normalized name; false: in raw text
     // n: length of `bytes`. prefix: 1 if `bytes` begins with a space that normalization put before the name,
     // else 0.
     size_t n, prefix;
@@ -51,7 +51,7 @@ struct added_token {
 };
 struct added_tokens {
     struct added_token *list;
-    int n, capacity, n_normalized; // n_normalized: how many are searched in normalized text
+    int n, capacity, n_normalized; // n_normalized: how many are searched for in normalized text
     bool begins[256];              // by byte: whether an added token begins with this byte
     bool has_blank; // a token contains a space or line feed, so tokenizer_next_boundary finds no boundary
 };

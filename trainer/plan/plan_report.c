@@ -99,15 +99,15 @@ void plan_add_prose(struct text *out, struct text *line) {
 
 // ---- the plans as text
 
-// The collectives of a plan, in the order of their columns. If there are no exchanges, which only Muon makes,
-// the table has no column for them. Without train.ema, it has none for the memory of the average.
+// The collectives that the table can show, in the order of their columns.
 static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_EXCHANGE};
 enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
 
+// The columns of the table that depend on the plan.
 struct columns {
-    enum comm_operation of[N_COLLECTIVES];
+    enum comm_operation of[N_COLLECTIVES]; // (n) exchanges only if the plan has any: only Muon makes them
     int n;
-    bool has_average;
+    bool has_average; // memory of the average, with train.ema
 };
 
 static bool is_shown(const struct columns *columns, int kind) {

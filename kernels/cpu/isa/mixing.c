@@ -37,7 +37,7 @@ enum status CPU_OP(mix_forward)(struct stream *stream, const struct mix_forward_
     return STATUS_OK;
 }
 
-// The sums of dout x and dout y over one block.
+// The sums of dout * x and of dout * y over one block.
 struct mix_sums {
     float x, y;
 };

@@ -151,8 +151,9 @@ VF_INLINE vf softmax_head(struct scratch s, int h, int n) {
     return shrink;
 }
 
-// out += the sum over n positions of weights[j] * value j. Covers n_heads heads and n_vectors vectors of
-// elements at `index`, the last with `lanes` lanes. Even and odd positions are summed separately.
+// out += the sum over n positions j of weights[j] * value j, for n_heads heads and for n_vectors vectors, the
+// first of which begins at `index`. Each vector has `lanes` lanes; fewer than VF_WIDTH only if it is the only
+// one. Even and odd positions are summed separately.
 VF_INLINE void add_values(const enum dtype type, const int n_heads, const int n_vectors, float *out,
                           size_t padded_D, const float *weights, const void *values, size_t index,
                           size_t stride, int n, int lanes) {

@@ -88,7 +88,8 @@ matmul problem_of(const struct matrix_product_args *args, const part &of) {
     return problem;
 }
 
-// Finds out how to launch a part for all matrices of a batch. Makes the batch's plan, if it can have one.
+// Decides whether one launch can compute a part of the product for all matrices of the batch. It can if there
+// is one matrix, or if the matrices are aligned alike and matmul_find finds a batched product for them.
 //   is_one   [out] true: one launch computes the whole batch; false: each matrix needs its own launch
 enum status find_part(struct device *device, const struct matrix_product_args *args, const part &of,
                       bool measure, bool *is_one) {
