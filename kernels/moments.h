@@ -100,8 +100,8 @@ MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_
 
 // ---- int8 moments
 
-// A code is computed from the upper 12 bits of the float value / scale. MOMENT_CODE_ZERO is the number in
-// these bits, without the sign, for code 0.
+// A code is the upper 12 bits of the float value / scale, without the sign, minus MOMENT_CODE_ZERO; not below
+// 0. First moments keep the sign in bit 7.
 #define MOMENT_CODE_SHIFT 20
 #define MOMENT_CODE_ZERO(moment)                                                                             \
     ((0x3f800000u >> MOMENT_CODE_SHIFT) - ((moment) == FIRST_MOMENT ? 127u : 255u))

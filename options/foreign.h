@@ -17,7 +17,7 @@ enum foreign_kind {
 
 struct foreign {
     enum foreign_kind kind;
-    const char *program; // "nanoGPT, Hugging Face"
+    const char *program; // the programs that have these names: "nanoGPT, Hugging Face"
     const char *names;   // separated by spaces; moe_* matches every name with that prefix
     const char *ours;    // FOREIGN_OURS: "optimizer.lr", "recompute=block", or a section; else NULL
     const char *note;    // FOREIGN_OURS: a remark, or ""; else why there is no such option

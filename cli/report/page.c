@@ -657,8 +657,8 @@ static void wait_for(double seconds) {
         nanosleep(&nap, NULL);
 }
 
-// Rewrites the page every every_s seconds, until all runs have ended or a signal arrives. The last page does
-// not reload itself.
+// Every every_s seconds, rewrites the page if a run has new metrics or another state. Ends when all runs have
+// ended or a signal arrives. The last page does not reload itself.
 static enum status follow(struct report *report) {
     size_t bytes;
     while (is_running(report) && !signals_stop_requested()) {

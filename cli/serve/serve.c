@@ -139,7 +139,7 @@ static void add_histogram(struct text *out, const char *name, const char *help,
 
 enum choice_state { CHOICE_WAITS, CHOICE_RUNS, CHOICE_ENDED };
 
-// One text of a request.
+// One text of a request (a "choice" of OpenAI's API).
 struct choice {
     struct completion *completion;
     int index;

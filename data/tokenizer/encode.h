@@ -17,8 +17,8 @@ size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_
 bool tokenizer_is_in_added(struct token_rules rules, const char *text, size_t n_bytes, size_t at);
 
 // Encodes a pre-token with only the merges of ranks below `limit`, and appends the tokens. In a tokenizer
-// without a list of merges, call it with a token's bytes and its id as `limit` to get the two tokens that
-// merge into the token.
+// without a list of merges, call it with a token's bytes and its id as `limit` to get the tokens that the
+// token is merged from: two, if one merge makes it.
 enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char *pretoken, size_t n,
                                    int32_t limit, struct token_list *list) MUST_CHECK;
 // Computes tokenizer->is_whole for a tokenizer with a list of merges: true for the normal tokens that the

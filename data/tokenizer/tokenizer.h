@@ -141,7 +141,7 @@ const char *tokenizer_shown_bytes(const struct tokenizer *tokenizer, int32_t bef
 // or user token, then a byte token (TOKEN_BYTE).
 int32_t tokenizer_named(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes);
 struct text;
-// Appends the text of ids. For control tokens other than bos, appends their names.
+// Appends the text of ids. A control token appends its name, but bos appends nothing.
 void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, struct text *out);
 // Returns how many bytes of text the ids stand for: the sum of tokenizer_shown_bytes. All metrics per byte
 // use this count.

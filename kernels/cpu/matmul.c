@@ -150,7 +150,7 @@ struct walk {
     struct product_cache *products;
     struct tile_sizes sizes;
     enum dtype product_type;    // of the operands that oneDNN multiplies: type of the matmul, or fp32
-    struct matmul_operand a, b; // their strides, in scratch if they are copied; data is not used
+    struct matmul_operand a, b; // strides of the operands, or of their copies in scratch; data is not used
     bool copies_a, copies_b;    // operands are copied to scratch: upcast, or with a better row stride
     bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
     char *scratch; // NULL in a dry run

@@ -111,7 +111,7 @@ enum status run_folder_check(const struct run_folder *folder) {
     const bool is_there = stat(path, &found) == 0;
     const bool is_known = is_there || errno == ENOENT || errno == ENOTDIR || errno == ESTALE;
     free(path);
-    if (!is_known) // the next write reports the error
+    if (!is_known) // the folder cannot be examined now; the next write reports why
         return STATUS_OK;
     if (fstat(folder->lock, &held) != 0)
         held = (struct stat){0};

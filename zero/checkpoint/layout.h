@@ -33,7 +33,7 @@ struct checkpoint_kinds {
     const unsigned char *n_moments;
 };
 
-// Elements [begin, end) of one kind of a ZeRO unit, contiguous in a file.
+// Elements [begin, end) of one kind of a ZeRO unit, contiguous in one file or in none.
 struct checkpoint_span {
     int unit;
     enum checkpoint_kind kind;

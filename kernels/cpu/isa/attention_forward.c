@@ -227,11 +227,12 @@ VF_INLINE void softmax_tile(const bool pairs, const bool masked, bool first, con
                     scratch.out + (row + i) * plan->padded_D);
 }
 
-// Adds one block of keys to the attention of TILE_ROWS queries, from `row` of the block of queries on. The
-// first query sees n_visible of the keys (possibly 0 or negative); each further query sees one more.
+// Adds one block of keys to the attention of TILE_ROWS queries, from `row` of the block of queries on. Query
+// i of them sees keys [n_hidden[i], n_visible + i) of the block; that range may be empty, and n_visible
+// negative.
 //   first      true for the first block of keys that these queries visit
-//   n_hidden   (TILE_ROWS) or NULL: how many keys at the start of the block each query does not see, in
-//     ascending order. Whole vectors that no query sees are skipped.
+//   n_hidden   [rw] (TILE_ROWS) in ascending order; overwritten. NULL: all are 0. Whole vectors of keys at
+//     the start of the block that no query sees are skipped
 static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
                         const float *keys, const float *values, int *n_hidden, int n_visible, bool first) {
     bool pairs = VF_PAIRS && plan->pairs;
