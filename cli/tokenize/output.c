@@ -376,7 +376,18 @@ static enum status remove_shards(const struct split_writer *split, int first, in
     return status;
 }
 
-// meta.json is removed first and written last, so that it always describes the shards next to it.
+// Writes meta.json among the unfinished files first, so that a kill leaves no temporary file beside the
+// shards.
+static enum status publish_meta(const struct output *output, const struct meta *meta, const char *meta_path) {
+    char *unfinished = output_unfinished_path(output->folder, "/meta.json");
+    enum status status = write_meta(output, meta, unfinished);
+    if (status == STATUS_OK)
+        status = file_rename(unfinished, meta_path);
+    free(unfinished);
+    return status;
+}
+
+// meta.json is removed first and published last, so that it always describes the shards next to it.
 static enum status publish(struct output *output, const struct meta *meta, const char *meta_path) {
     const struct split_writer *const splits[] = {&output->train, &output->val};
     int n_removed = 0;
@@ -390,7 +401,7 @@ static enum status publish(struct output *output, const struct meta *meta, const
     }
     if (n_removed > 0)
         log_info("removed %d older shard%s of %s", n_removed, n_removed == 1 ? "" : "s", output->folder);
-    TRY(write_meta(output, meta, meta_path));
+    TRY(publish_meta(output, meta, meta_path));
     output_abandon(output, false);
     return file_sync_folder(output->folder);
 }
