@@ -42,6 +42,9 @@ MPICC ?= mpicc
 mpi_flags := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile_info 2>/dev/null | cut -d' ' -f2-)
 mpi_libs := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link_info 2>/dev/null | cut -d' ' -f2-)
 LDLIBS += $(mpi_libs)
+# The launcher beside that wrapper, for --ranks: mpicc.openmpi has mpiexec.openmpi.
+mpi_launcher := $(firstword $(wildcard $(foreach f,$(subst mpicc,mpiexec,$(notdir $(MPICC))) mpiexec mpirun,\
+                  $(dir $(shell command -v $(MPICC)))$(f))))
 
 # For builds in which line numbers are enough for debugging. In the CUDA sources and with sanitizers, gcc spends more than
 # half of its time tracking which register holds which variable. Clang accepts the flag and ignores it.
@@ -302,6 +305,8 @@ $(OBJECTS)/commit: always
 $(OBJECTS)/cli/version.o: $(OBJECTS)/commit
 $(OBJECTS)/cli/version.o: CPPFLAGS += -DZERO_COMMIT='"$(commit)"' -DZERO_SOURCES='"$(sources)"' \
                                       $(patsubst -I%,-isystem %,$(mpi_flags))
+
+$(OBJECTS)/cli/launch.o: CPPFLAGS += -DZERO_MPI_LAUNCHER='"$(mpi_launcher)"'
 
 # The presets, one row each, for inclusion in options/option.c.
 presets := $(sort $(wildcard configs/gpt*.json configs/*llama*.json configs/modern*.json configs/qwen*.json configs/smollm*.json))

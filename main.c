@@ -9,6 +9,7 @@
 #include "base/signals.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "cli/launch.h"
 #include "cli/version.h"
 #include "options/foreign.h"
 #include "zero/checkpoint/checkpoint.h"
@@ -75,7 +76,8 @@ static int exit_code(enum status status) {
     if (status_exit_code(status) == 0 && printed != STATUS_OK)
         status = printed;
     const int stopped_by = status == STATUS_STOPPED ? signals_number() : 0,
-              code = stopped_by ? 128 + stopped_by : status_exit_code(status);
+              code = stopped_by ? 128 + stopped_by
+                                : (status == STATUS_OK ? launch_exit_code : status_exit_code(status));
     if (code != 0 && status_message()[0])
         log_error("%s", status_message());
     return code;

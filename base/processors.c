@@ -128,6 +128,20 @@ size_t processors_cache_bytes(void) {
     return bytes;
 }
 
+const char *processors_model(char *buffer, size_t size) {
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256], name[128];
+    snprintf(buffer, size, "unknown processor");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "model name : %127[^\n]", name) == 1) {
+            snprintf(buffer, size, "%s", name);
+            break;
+        }
+    if (file)
+        fclose(file);
+    return buffer;
+}
+
 // ---- memory nodes
 
 // hwloc's topology of the machine, restricted to the CPUs that this process may use and is bound to.

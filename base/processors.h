@@ -33,6 +33,9 @@ void processors_warn_of_ranks(int n_ranks, int n_threads, int n);
 // Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);
 
+// The model's name, such as "AMD EPYC 9R14 96-Core Processor"; "unknown processor" if the system has none.
+const char *processors_model(char *buffer, size_t size);
+
 // Call this between two polls of a word that another thread writes. It frees the core's execution units for
 // the other hardware threads of the core.
 static inline void processor_pause(void) {

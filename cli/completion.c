@@ -94,11 +94,14 @@ static void print_fish_word(const char *word) {
     printf("'");
 }
 
-static void print_fish_flags(const struct command *command) {
+// configured: the command's name may be omitted before a configuration
+static void print_fish_flags(const struct command *command, bool configured) {
     for (int i = 0; i < command->n_flags; i++) {
         const struct arg *flag = &command->flags[i];
-        printf("complete -c train -n '__fish_seen_subcommand_from %s' -l %s%s -d ", command->name,
-               flag->name + 2, args_placeholder(flag)[0] ? " -r" : "");
+        printf("complete -c train -n '%s%s' -l %s%s -d ",
+               configured ? "__zero_train_configured; and not __fish_seen_subcommand_from check plan"
+                          : "__fish_seen_subcommand_from ",
+               configured ? "" : command->name, flag->name + 2, args_placeholder(flag)[0] ? " -r" : "");
         print_fish_word(flag->help);
         printf("\n");
     }
@@ -110,7 +113,7 @@ static void print_fish(const struct command_list *list) {
         printf("complete -c train -n __fish_use_subcommand -a %s -d ", list->commands[i]->name);
         print_fish_word(list->commands[i]->summary);
         printf("\n");
-        print_fish_flags(list->commands[i]);
+        print_fish_flags(list->commands[i], list->commands[i] == list->initial);
     }
     printf("complete -c train -f -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n"
            "complete -c train -f -n '__fish_seen_subcommand_from help' -a '");

@@ -32,8 +32,8 @@ enum status help_unknown(const struct command_list *list, const char *name) {
 
 void help_print_usage(FILE *stream, const struct command_list *list) {
     fprintf(stream, "zero.c %s: trains GPT models\n\n", ZERO_VERSION);
-    fprintf(stream,
-            "usage: train CONFIG.json [section.key=value ...]\n       train COMMAND ...\n\ncommands:\n");
+    fprintf(stream, "usage: train CONFIG.json [section.key=value ...] [--ranks N]\n       train COMMAND "
+                    "...\n\ncommands:\n");
     for (int i = 0; i < list->n; i++)
         fprintf(stream, "  %-14s %s\n", list->commands[i]->name, list->commands[i]->summary);
     fprintf(stream, "\nTrain a first model: scripts/quickstart.sh\n"
@@ -156,8 +156,10 @@ static void add_command(struct text *out, const struct command_list *list, const
 
 static void add_program(struct text *out, const struct command_list *list) {
     add_title(out, "train");
-    text_add(out, ".SH NAME\ntrain \\- train GPT models\n.SH SYNOPSIS\n.B train\n"
-                  "CONFIG.json [section.key=value ...]\n.br\n.B train\nCOMMAND ...\n.SH COMMANDS\n");
+    text_add(
+        out,
+        ".SH NAME\ntrain \\- train GPT models\n.SH SYNOPSIS\n.B train\n"
+        "CONFIG.json [section.key=value ...] [\\-\\-ranks N]\n.br\n.B train\nCOMMAND ...\n.SH COMMANDS\n");
     for (int i = 0; i < list->n; i++) {
         text_add(out, ".TP\n.BR train\\-");
         add_plain(out, list->commands[i]->name, strlen(list->commands[i]->name));

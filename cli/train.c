@@ -1,22 +1,33 @@
-// ./train CONFIG.json [section.key=value ...]: trains a model.
+// ./train CONFIG.json [section.key=value ...] [--ranks N]: trains a model.
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/launch.h"
 #include "cli/version.h"
 #include "trainer/trainer.h"
+
+static int64_t n_ranks = 0; // 0: not given
+
+static const struct arg flags[] = {
+    {"--ranks", ARG_INTEGER, &n_ranks, 1, LAUNCH_MOST_RANKS, "start N ranks on this machine"},
+};
 
 // Appends the command that resumes this run: the one that started it, without checkpoint.resume.
 static void add_command(struct text *line, int world, int n_args, char **args) {
     static const char resume[] = "checkpoint.resume=";
-    if (world > 1)
+    const int launched = launch_n_ranks();
+    if (world > 1 && !launched)
         text_add(line, "mpirun -n %d ", world);
     text_add(line, "./train");
     for (int i = 0; i < n_args; i++)
         if (strncmp(args[i], resume, sizeof resume - 1) != 0)
             text_add(line, " "), text_add_shell_word(line, args[i]);
+    if (launched)
+        text_add(line, " --ranks %d", launched);
 }
 
 // Returns the options for comm_open.
@@ -36,12 +47,10 @@ static struct comm_options comm_options_of(const struct config *config) {
     return options;
 }
 
-static enum status run_train(int n_args, char **args) {
+// Trains as one rank: this process alone, or one of those that a launcher started.
+static enum status train_rank(int n_args, char **args) {
     struct config config;
     struct text command = {0};
-    if (n_args < 1)
-        return FAIL(STATUS_INVALID,
-                    "no configuration named; usage: train CONFIG.json [section.key=value ...]");
     struct comm *comm = NULL;
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
     const struct comm_options options = comm_options_of(status == STATUS_OK ? &config : NULL);
@@ -65,9 +74,48 @@ static enum status run_train(int n_args, char **args) {
     return comm_close(comm, status);
 }
 
+// words: (n + 1) "train", the configuration and n - 1 overrides
+static enum status run_words(int n, char **words) {
+    if (n < 1)
+        return FAIL(STATUS_INVALID,
+                    "no configuration named; usage: train CONFIG.json [section.key=value ...] "
+                    "[--ranks N]");
+    int code = -1;
+    if (n_ranks > 0)
+        TRY(launch_ranks((int)n_ranks, n + 1, words, &code));
+    if (code < 0)
+        return train_rank(n, words + 1);
+    launch_exit_code = code;
+    return STATUS_OK;
+}
+
+// Only --ranks is taken out here. Other words that begin with "--" may be flags of other trainers, for which
+// config_read knows the options.
+static enum status run_train(int n_args, char **args) {
+    static const char flag[] = "--ranks";
+    const size_t length = sizeof flag - 1;
+    int n = 0, n_flags = 0, n_left;
+    char **words = allocate(2 * (size_t)n_args + 1, sizeof *words), **given = words + n_args + 1,
+         train[] = "train";
+    words[0] = train;
+    for (int i = 0; i < n_args; i++) {
+        const bool is_flag = strncmp(args[i], flag, length) == 0 && strchr("=", args[i][length]);
+        if (!is_flag)
+            words[++n] = args[i];
+        else if ((given[n_flags++] = args[i])[length] == 0 && i + 1 < n_args)
+            given[n_flags++] = args[++i];
+    }
+    enum status status =
+        args_parse("train", flags, sizeof flags / sizeof *flags, n_flags, given, NULL, 0, &n_left);
+    if (status == STATUS_OK)
+        status = run_words(n, words);
+    free(words);
+    return status;
+}
+
 const struct command command_train = {
     .name = "train",
-    .synopsis = "CONFIG.json [section.key=value ...]",
+    .synopsis = "CONFIG.json [section.key=value ...] [--ranks N]",
     .summary = "train a model, or resume its run (the default command: the word train may be omitted)",
     .details =
         "CONFIG.json is one JSON object; ./train options lists every option with its default.\n"
@@ -75,12 +123,16 @@ const struct command command_train = {
         "The last override of an option wins, so options can be appended to a saved command.\n"
         "Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the step, writes a checkpoint and exits with 128 + "
         "the\n"
-        "signal's number; a second Ctrl-C stops at once. Run the same command again to resume.",
+        "signal's number; a second Ctrl-C stops at once. Run the same command again to resume.\n"
+        "--ranks uses the mpirun of the MPI that the program was built with; its ranks share the cores.\n"
+        "For ranks on several machines, use mpirun.",
     .examples = "Train GPT-2 124M on what data.train names, for 1000 steps.\n"
                 "./train configs/gpt2-small.json data.train='data/train-*.bin' train.max_steps=1000\n"
                 "Continue a run at a lower learning rate.\n"
                 "./train runs/gpt2-small/config.json optimizer.lr=1e-4 checkpoint.resume_with=optimizer.lr\n"
                 "Train on four ranks with gradients and optimizer states divided among them (ZeRO-2).\n"
-                "mpirun -n 4 ./train configs/gpt2-small.json zero_optimization.stage=2\n",
+                "./train configs/gpt2-small.json zero_optimization.stage=2 --ranks 4\n",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
     .run = run_train,
 };

@@ -486,8 +486,11 @@ static int64_t batch_of(const struct loader *loader, int64_t step) {
 // the step's last one, it is the first micro-batch of this rank's next step (step_stride steps later).
 static void expect_next(const struct loader *loader, const struct prefetch *now, struct prefetch *next) {
     const struct loader_options *options = &loader->options;
+    const int64_t last = batch_of(loader, now->step) - options->micro_batch_size;
     int row = now->first_row + options->row_stride;
-    const bool same_step = row + options->micro_batch_size <= batch_of(loader, now->step);
+    if (row > last) // the next pass
+        row = now->first_row % options->row_stride + options->pass_stride;
+    const bool same_step = row <= last && (row < options->row_stride || row > now->first_row);
     next->step = same_step ? now->step : now->step + options->step_stride;
     next->begin = rows_before(loader, next->step);
     next->first_row = same_step ? row : options->first_row;
@@ -557,7 +560,7 @@ enum status loader_sum_weights(struct loader *loader, int64_t step, double *sum)
     enum status status = STATUS_OK;
     *sum = 0;
     lock_idle(loader);
-    for (int64_t row = options->first_row; row <= last && status == STATUS_OK; row += options->row_stride)
+    for (int64_t row = options->first_row; row <= last && status == STATUS_OK; row += options->pass_stride)
         status = add_weights(loader, rows_before(loader, step) + (uint64_t)row, weights, sum);
     pthread_mutex_unlock(&loader->lock);
     free(weights);
@@ -594,6 +597,7 @@ enum status loader_new(const struct loader_options *options, struct loader **out
     struct loader *loader = allocate(1, sizeof *loader);
     loader->options = *options;
     loader->options.row_stride = options->row_stride ? options->row_stride : options->micro_batch_size;
+    loader->options.pass_stride = options->pass_stride ? options->pass_stride : loader->options.row_stride;
     loader->options.step_stride = options->step_stride ? options->step_stride : 1;
     loader->spread_source = -1;
     loader->document_start = -1;

@@ -95,10 +95,12 @@ struct loader_options {
     uint64_t (*rows_before)(const void *context, int64_t step);
     const void *context;  // passed to rows_before
     int micro_batch_size; // B: sequences (rows) per loader_batch
-    // Which micro-batches this rank will request, so that they are prefetched: those that begin at rows
-    // first_row, first_row + row_stride, ... of a step, then those of the step that is step_stride
-    // later. row_stride 0 means B, and step_stride 0 means 1.
-    int first_row, row_stride, step_stride;
+    // Which micro-batches this rank will request, so that they are prefetched. It makes passes over a step:
+    // the first pass takes those that begin at rows first_row, first_row + row_stride, ...; each further pass
+    // begins pass_stride rows later than the pass before, and at a row below row_stride. After the last pass
+    // comes the step that is step_stride later. row_stride 0 means B, pass_stride 0 means row_stride, and
+    // step_stride 0 means 1.
+    int first_row, row_stride, pass_stride, step_stride;
     bool shuffle;
     uint64_t seed;
     // Computes the weights (T) of a sequence's targets from its tokens (T + 1) alone. The prefetching thread
@@ -114,7 +116,8 @@ void loader_delete(struct loader *loader);
 
 // Returns a micro-batch: rows [first_row, first_row + B) of the global batch of `step`. Steps count from 0.
 //   first_row   with N ranks, micro-batch k of rank r begins at row (k * N + r) * B
-//   batch       [out] valid until the next call; `weights` is NULL unless the loader has options.weigh or a
+//   (zero/partition/logical.h) batch       [out] valid until the next call; `weights` is NULL unless the
+//   loader has options.weigh or a
 //               row is padding (loader_spread)
 // Requests in the order of loader_options are prefetched; others are read in this call.
 // STATUS_INVALID: a token is outside the vocabulary. The batch returned by the previous call stays valid.
@@ -123,7 +126,7 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row,
 // True if the loader has options.weigh.
 bool loader_is_weighted(const struct loader *loader);
 // Sums the weights of all targets in a step's micro-batches of this rank: those that begin at rows
-// options.first_row, options.first_row + options.row_stride, ... Reads their tokens from the shards. Call
+// options.first_row, options.first_row + options.pass_stride, ... Reads their tokens from the shards. Call
 // it only if the loader has options.weigh: otherwise all weights are 1.
 enum status loader_sum_weights(struct loader *loader, int64_t step, double *sum) MUST_CHECK;
 

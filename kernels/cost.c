@@ -203,7 +203,7 @@ static struct operation_cost optimizer_spans_work(const struct optimizer_spans_a
 
 static struct operation_cost update_decide_work(const struct update_decide_args *a) {
     return (struct operation_cost){.bytes = (double)(sizeof *a->result + sizeof *a->plan) +
-                                            2.0 * a->ranks * sizeof *a->sums};
+                                            (double)a->ranks * (double)update_sums_bytes(a->n_losses)};
 }
 
 static struct operation_cost matrix_normalize_work(const struct matrix_normalize_args *a) {
@@ -234,6 +234,10 @@ static struct operation_cost sum_work(const struct sum_args *a) {
 
 static struct operation_cost sum_squares_work(const struct sum_squares_args *a) {
     return (struct operation_cost){.bytes = (double)a->n * size_of(a->type)};
+}
+
+static struct operation_cost add_squares_work(const struct add_squares_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * sizeof *a->x};
 }
 
 static struct operation_cost fill_work(const struct fill_args *a) {

@@ -15,7 +15,7 @@
 //     accumulation dtype.
 // Layout: tensors are row-major and dense unless a stride says otherwise; strides are in elements. Pointers
 // are aligned to their element type only. Inputs and outputs must not overlap unless the field says so.
-// Determinism: the same call on the same device with the same number of threads gives the same bits.
+// Determinism: the same call on the same kind of device gives the same bits, for any number of threads.
 // Errors: STATUS_FAILED when an underlying library fails. Shapes are the caller's responsibility; debug
 // builds assert them.
 #ifndef ZERO_KERNELS_OPS_H
@@ -28,6 +28,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "kernels/device.h"
+#include "kernels/exact_sum.h"
 #include "kernels/ops_layers.h"
 
 #define OPERATIONS(OP)                                                                                       \
@@ -65,6 +66,7 @@
     OP(muon_step)                                                                                            \
     OP(sum)                                                                                                  \
     OP(sum_squares)                                                                                          \
+    OP(add_squares)                                                                                          \
     OP(fill)                                                                                                 \
     OP(cast)                                                                                                 \
     OP(lerp)                                                                                                 \
@@ -191,14 +193,20 @@ struct update_result {
 // update was skipped.
 // With norm = sqrt(squares) / loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as
 // torch.nn.utils.clip_grad_norm_).
-// Determinism: the bits are equal on all devices. Sums are double, and the ranks' values are added along a
-// binary tree over rank numbers, ((0 + 1) + (2 + 3)) + ...
+// Determinism: the bits are equal on all devices. The losses of the logical ranks are added in double along a
+// binary tree over their numbers, ((0 + 1) + (2 + 3)) + ..., and the squares exactly. Loss j of a rank is that
+// of logical rank j * ranks + rank (zero/partition/logical.h).
+//
+// A rank's sums are words of 8 bytes: EXACT_WORDS of int64_t, the sum of the squares of the scaled gradients
+// (kernels/exact_sum.h), then n_losses of double.
+static inline size_t update_sums_bytes(int n_losses) {
+    return ((size_t)EXACT_WORDS + (size_t)n_losses) * sizeof(int64_t);
+}
 struct update_decide_args {
     struct update_result *result;   // [rw] on entry the previous update's result, read if plan->is_ahead
     const struct update_plan *plan; // [r]
-    // [r] (ranks, 2) Per rank: the sum of losses, and the sum of squares of the gradients times loss_scale.
-    const double *sums;
-    int ranks;
+    const void *sums;               // [r] (ranks, EXACT_WORDS + n_losses) the sums of each rank
+    int ranks, n_losses;
     double max_norm; // 0: no clipping
 };
 
@@ -302,7 +310,7 @@ struct sum_args {
     enum dtype type; // fp32 or F64
 };
 
-// Sums of squares for the global gradient norm: partial[i] is the sum over the block x[i * SUM_SQUARES_BLOCK
+// Sums of squares of whole tensors: partial[i] is the sum over the block x[i * SUM_SQUARES_BLOCK
 // ...], in double. The square of a number of any type is exact in double.
 // Determinism: the bits depend neither on the number of threads nor on the device. A block has
 // SUM_SQUARES_LANES sums. The square of its element k is added to sum k mod SUM_SQUARES_LANES, in order of k.
@@ -319,6 +327,18 @@ struct sum_squares_args {
     enum dtype type;
 };
 
+// Adds the squares of x to an exact sum, for the global gradient norm.
+// Determinism: each leaf of SQUARES_LEAF elements is summed in double: element k is added to lane sum k mod
+// SQUARES_LANES, in order of k; the lane sums are folded by halves, the upper onto the lower. The sums of
+// leaves are added exactly. So the bits depend on where leaves begin, and on nothing else.
+#define SQUARES_LEAF  128 // PARAM_ALIGNMENT: no partition cuts a leaf
+#define SQUARES_LANES 32
+struct add_squares_args {
+    int64_t *sum;   // [rw] (EXACT_WORDS) kernels/exact_sum.h
+    const float *x; // [r] (n)
+    size_t n;
+};
+
 // out[i] = value
 struct fill_args {
     void *out; // [w] (n) type
@@ -329,10 +349,13 @@ struct fill_args {
 
 // out[i] = x[i], rounded to nearest even where out_type has fewer bits.
 struct cast_args {
-    void *out;     // [w] (n) out_type
+    void *out;     // [w] (n) out_type; may be x if the types are equal
     const void *x; // [r] (n) type
     size_t n;
     enum dtype type, out_type; // fp32, bf16 or fp16, in any combination
+    // bf16 or fp16: values are rounded to this type first; type and out_type must be fp32. DTYPE_F32: no
+    // effect.
+    enum dtype through;
 };
 
 // out[i] = x[i] + weight (y[i] - x[i]), rounded to out_type; y[i] itself where weight is 1. Computes averages

@@ -13,16 +13,21 @@
 #    define UPDATE_FUNCTION static inline
 #endif
 
-#define UPDATE_MOST_DEPTH 32 // maximum depth of the summation tree over ranks
+#define UPDATE_MOST_DEPTH 32 // maximum depth of the summation tree over logical ranks
 
-// Sums values[0], values[2], ..., one per rank, along the tree of zero/comm/sum_tree.h. `partial` holds the
-// sums of complete subtrees, each smaller than the one before.
-UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
+// Returns the squares in a rank's sums (update_decide_args.sums); the losses follow them.
+UPDATE_FUNCTION const int64_t *update_squares_of(const void *sums, int n_losses, int rank) {
+    return (const int64_t *)sums + (size_t)rank * ((size_t)EXACT_WORDS + (size_t)n_losses);
+}
+
+// Sums the losses of all logical ranks along the tree of zero/comm/sum_tree.h. `partial` holds the sums of
+// complete subtrees, each smaller than the one before.
+UPDATE_FUNCTION double update_sum_losses(const void *sums, int ranks, int n_losses) {
     double partial[UPDATE_MOST_DEPTH] = {0};
     int depth = 0;
-    for (int rank = 0; rank < ranks; rank++) {
-        double sum = values[2 * rank];
-        for (int filled = rank; filled % 2 == 1; filled /= 2)
+    for (int i = 0; i < ranks * n_losses; i++) {
+        double sum = ((const double *)(update_squares_of(sums, n_losses, i % ranks) + EXACT_WORDS))[i / ranks];
+        for (int filled = i; filled % 2 == 1; filled /= 2)
             sum = partial[--depth] + sum;
         partial[depth++] = sum;
     }
@@ -31,6 +36,15 @@ UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
         depth--;
     }
     return partial[0];
+}
+
+// Returns the norm of the scaled gradients of all ranks.
+UPDATE_FUNCTION double update_norm(const void *sums, int ranks, int n_losses) {
+    int64_t squares[EXACT_WORDS] = {0};
+    for (int rank = 0; rank < ranks; rank++)
+        for (int i = 0; i < EXACT_WORDS; i++)
+            squares[i] += update_squares_of(sums, n_losses, rank)[i];
+    return sqrt(exact_value(squares));
 }
 
 // Decides an update from the sum of the losses and the norm of the gradients of all ranks.
@@ -55,9 +69,9 @@ UPDATE_FUNCTION struct update_result update_result_of(const struct update_plan *
 }
 
 UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_args *args) {
-    const double loss_sum = update_sum_ranks(args->sums, args->ranks),
-                 squares = update_sum_ranks(args->sums + 1, args->ranks);
-    struct update_result result = update_result_of(args->plan, args->max_norm, loss_sum, sqrt(squares));
+    struct update_result result =
+        update_result_of(args->plan, args->max_norm, update_sum_losses(args->sums, args->ranks, args->n_losses),
+                         update_norm(args->sums, args->ranks, args->n_losses));
     if (args->plan->is_ahead && args->result->skipped)
         result.skipped = args->result->skipped;
     return result;

@@ -92,9 +92,12 @@ struct config {
     // Set by config_resolve. True if train.train_batch_size was "auto". The option then holds the run's
     // initial batch size.
     bool batch_is_auto;
-    // Set by config_resolve: the greatest common divisor of the sequences per rank and step, over all batch
-    // sizes of the run. The micro-batch size must divide it. With batch_is_auto on one rank, it is at most
-    // half the initial batch size, so that a step has several micro-batches.
+    // Set by config_resolve: the number of logical ranks (zero/partition/logical.h). It is
+    // train.logical_ranks or, if that is 0, the number of ranks; config_resume_batch may then change it.
+    int64_t logical_ranks;
+    // Set by config_resolve: the greatest common divisor of the sequences per logical rank and step, over all
+    // batch sizes of the run. The micro-batch size must divide it. With batch_is_auto on one logical rank, it
+    // is at most half the initial batch size, so that a step has several micro-batches.
     int64_t rank_sequences;
     // (n_options) whether the file or an override sets the option.
     bool *given;
@@ -152,11 +155,20 @@ bool config_compute_type(const struct config *config, enum dtype *type);
 // Sets train.micro_batch_size, which must divide config_rank_sequences, and gradient_accumulation_steps so
 // that the batch size stays the same. The config must be resolved.
 void config_set_micro_batch(struct config *config, int64_t size);
-// For a resumed run whose train_batch_size is "auto": continues with the batch size of `before`, the config
-// of its checkpoint. Changes nothing if train.min_batch_size is given, if the micro-batch size x `world` does
-// not divide that batch size, or if it is a single micro-batch. The config must be resolved.
-void config_resume_batch(struct config *config, const struct config *before, int world);
-// The number that the micro-batch size must divide: the sequences per rank and step, or
+// For a resumed run: continues with what `before`, the config of its checkpoint, decided, as far as `world`
+// ranks can. The config must be resolved.
+//   logical_ranks   of the checkpoint's run: kept if train.logical_ranks is 0, and with it the micro-batch
+//   size
+//                   if that is open
+//   batch size      kept if train_batch_size is "auto" and train.min_batch_size is not given, unless it is a
+//                   single micro-batch
+void config_resume_batch(struct config *config, const struct config *before, int64_t logical_ranks,
+                         int world);
+// True if `world` ranks can compute the sums of a run with this number of logical ranks.
+static inline bool config_ranks_fit(int64_t logical_ranks, int64_t world) {
+    return logical_ranks == world || (logical_ranks % world == 0 && (world & (world - 1)) == 0);
+}
+// The number that the micro-batch size must divide: the sequences per logical rank and step, or
 // config->rank_sequences if the batch size changes during the run.
 int64_t config_rank_sequences(const struct config *config);
 // The largest divisor of `sequences` that is at most `most`; at least 1.

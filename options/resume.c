@@ -49,6 +49,8 @@ static bool means_the_same(const struct option *option, const struct config *bef
     if (option == option_find("attention"))
         return now->top.attention == CONFIG_ATTENTION_AUTO || decided->attention == CONFIG_ATTENTION_AUTO ||
                now->top.attention == decided->attention;
+    if (option == option_find("train.logical_ranks"))
+        return now->train.logical_ranks == 0 || now->train.logical_ranks == decided->logical_ranks;
     if (option == option_find("fp16.loss_scaling"))
         return config_scales_losses(before) == config_scales_losses(now);
     return is_open_size(option, before, now) || unused_on_resume(option, before) ||

@@ -5,7 +5,7 @@
 
 #include "options/config.h"
 
-// Checks that this rank's config equals rank 0's. run.threads may differ, because machines do.
+// Checks that this rank's config equals rank 0's. run.threads may differ: machines do, and it does not change results.
 // STATUS_INVALID: the message names the first option that differs.
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
 
@@ -13,6 +13,7 @@ enum status config_check_same(const struct config *mine, const struct config *of
 struct config_decided {
     enum dtype compute;              // the type of precision.compute
     enum config_attention attention; // AUTO: not decided, because the run was on the CPU
+    int64_t logical_ranks;           // of train.logical_ranks
 };
 
 // Checks a resumed run's config: FIXED options must be equal, RAISE options must not be smaller. NAMED and

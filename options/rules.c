@@ -97,26 +97,46 @@ static enum status batch_disagrees(const struct config *config, int world) {
         world == 1 ? "" : "s", micro * accumulation * world);
 }
 
+// Appends the largest number of logical ranks that `world` ranks can compute and that divides `sequences`,
+// as a way on; nothing if train.logical_ranks is not set.
+static void add_largest_ranks(const struct config *config, int world, int64_t sequences, struct text *out) {
+    for (int64_t n = config->train.logical_ranks; n >= world && n > 0; n--)
+        if (config_ranks_fit(n, world) && sequences % n == 0) {
+            text_add(out, ", or train.logical_ranks=%lld", (long long)n);
+            return;
+        }
+}
+
+static const char *ranks_word(const struct config *config) {
+    const bool one = config->logical_ranks == 1;
+    return config->train.logical_ranks ? (one ? "logical rank" : "logical ranks") : one ? "rank" : "ranks";
+}
+
 // Fails because train_batch_size is not a multiple of the other factors.
 //   name    the other factor that is set, "train.micro_batch_size" or "train.gradient_accumulation_steps"
 //   given   its value; 0: neither is set
 static enum status batch_does_not_divide(const struct config *config, int world, const char *name,
                                          int64_t given) {
     const bool scheduled = config->train.batch_size_schedule.n > 0;
-    struct text product = {0};
+    const int64_t batch = config->train.train_batch_size, L = config->logical_ranks;
+    struct text product = {0}, way = {0};
     if (scheduled && config->train.gradient_accumulation_steps > 0)
         return schedule_fixes_accumulation(config);
-    text_add(&product, "%d rank%s", world, world == 1 ? "" : "s");
+    text_add(&product, "%lld %s", (long long)L, ranks_word(config));
     if (given)
         text_add(&product, " x %s %lld", name, (long long)given);
-    enum status status = FAIL(
-        STATUS_INVALID, "%s: train.%s %lld is not divisible by %s; choose a multiple of %lld", config->source,
-        config->batch_is_auto ? "min_batch_size"
-        : scheduled && !option_given("train.train_batch_size", config)
-            ? "batch_size_schedule's first batch size"
-            : "train_batch_size",
-        (long long)config->train.train_batch_size, product.data, (long long)(given ? given * world : world));
+    if (batch % (given ? given : 1) == 0)
+        add_largest_ranks(config, world, batch / (given ? given : 1), &way);
+    enum status status =
+        FAIL(STATUS_INVALID, "%s: train.%s %lld is not divisible by %s; choose a multiple of %lld%s",
+             config->source,
+             config->batch_is_auto ? "min_batch_size"
+             : scheduled && !option_given("train.train_batch_size", config)
+                 ? "batch_size_schedule's first batch size"
+                 : "train_batch_size",
+             (long long)batch, product.data, (long long)(given ? given * L : L), way.data ? way.data : "");
     text_free(&product);
+    text_free(&way);
     return status;
 }
 
@@ -136,7 +156,7 @@ void config_set_micro_batch(struct config *config, int64_t size) {
 int64_t config_rank_sequences(const struct config *config) {
     return config->train.batch_size_schedule.n > 0 || config->batch_is_auto
                ? config->rank_sequences
-               : config->train.micro_batch_size * config->train.gradient_accumulation_steps;
+               : config->train.train_batch_size / config->logical_ranks;
 }
 
 int64_t config_stages_at(const struct config_stages *schedule, int64_t base, int64_t step) {
@@ -168,22 +188,25 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-// The number that the micro-batch size must divide: the greatest common divisor of the sequences per rank and
-// step, over all batch sizes of the run. With train_batch_size=auto on one rank, it also divides half the
-// initial batch size, so that a step has several micro-batches.
-static int64_t divisor_of_batches(const struct config *config, int world) {
+// The number that the micro-batch size must divide: the greatest common divisor of the sequences per logical
+// rank and step, over all batch sizes of the run; 0: a batch size is not divisible by the logical ranks. With
+// train_batch_size=auto on one logical rank, it also divides half the initial batch size, so that a step has
+// several micro-batches.
+static int64_t divisor_of_batches(const struct config *config) {
     const struct config_stages *schedule = &config->train.batch_size_schedule;
     int64_t divisor = config->train.train_batch_size;
     for (int i = 0; i < schedule->n; i++)
         divisor = greatest_common_divisor(divisor, schedule->stages[i].value);
-    if (config->batch_is_auto && world == 1)
+    if (config->batch_is_auto && config->logical_ranks == 1)
         divisor = greatest_common_divisor(divisor, divisor / 2);
-    return divisor / world;
+    return divisor % config->logical_ranks == 0 ? divisor / config->logical_ranks : 0;
 }
 
 static enum status check_batch_schedule(const struct config *config, int world) {
     const struct config_stages *schedule = &config->train.batch_size_schedule;
-    const int64_t unit = config->train.micro_batch_size * world, batch = config->train.train_batch_size;
+    const int64_t micro = config->train.micro_batch_size, unit = micro * config->logical_ranks,
+                  batch = config->train.train_batch_size;
+    struct text way = {0};
     if (schedule->n > 0 && schedule->stages[0].step == 0 && schedule->stages[0].value != batch &&
         !config->batch_is_auto)
         return FAIL(STATUS_INVALID,
@@ -196,11 +219,17 @@ static enum status check_batch_schedule(const struct config *config, int world) 
         if (option_given("train.gradient_accumulation_steps", config) &&
             !option_given("train.micro_batch_size", config))
             return schedule_fixes_accumulation(config);
-        return FAIL(STATUS_INVALID,
-                    "%s: train.batch_size_schedule has the batch size %lld, which is not divisible by %d "
-                    "rank%s x train.micro_batch_size %lld; choose a multiple of %lld",
-                    config->source, (long long)schedule->stages[i].value, world, world == 1 ? "" : "s",
-                    (long long)config->train.micro_batch_size, (long long)unit);
+        if (schedule->stages[i].value % micro == 0)
+            add_largest_ranks(config, world,
+                              greatest_common_divisor(batch, schedule->stages[i].value) / micro, &way);
+        enum status status =
+            FAIL(STATUS_INVALID,
+                 "%s: train.batch_size_schedule has the batch size %lld, which is not divisible by %lld %s x "
+                 "train.micro_batch_size %lld; choose a multiple of %lld%s",
+                 config->source, (long long)schedule->stages[i].value, (long long)config->logical_ranks,
+                 ranks_word(config), (long long)micro, (long long)unit, way.data ? way.data : "");
+        text_free(&way);
+        return status;
     }
     return STATUS_OK;
 }
@@ -229,11 +258,9 @@ static enum status begin_auto_batch(struct config *config, int world) {
         *micro = CPU_SEQUENCES;
     config->batch_is_auto = true;
     config->train.train_batch_size = *least ? *least
-                                            : *micro *
-                                                  (accumulation ? accumulation
-                                                   : world == 1 ? 2
-                                                                : 1) *
-                                                  world;
+                                            : *micro * (accumulation                 ? accumulation * world
+                                                        : config->logical_ranks == 1 ? 2
+                                                                                     : config->logical_ranks);
     *least = 0;
     return STATUS_OK;
 }
@@ -278,17 +305,48 @@ static enum status check_noise_scale(const struct config *config) {
         largest == 1 ? "" : "s");
 }
 
-void config_resume_batch(struct config *config, const struct config *before, int world) {
-    const int64_t batch = before->train.train_batch_size, unit = config->train.micro_batch_size * world;
-    if (!config->batch_is_auto || option_given("train.min_batch_size", config) || batch % unit != 0 ||
-        batch <= config->train.micro_batch_size)
+// Sets the members that follow from the batch size, the micro-batch size and the logical ranks. Returns false
+// if these do not fit together.
+static bool settle_batch(struct config *config, int world) {
+    const int64_t batch = config->train.train_batch_size, micro = config->train.micro_batch_size;
+    config->rank_sequences = divisor_of_batches(config);
+    config->train.gradient_accumulation_steps = batch / (micro * world);
+    return config->rank_sequences > 0 && config->rank_sequences % micro == 0 &&
+           (!config->batch_is_auto || batch > micro);
+}
+
+void config_resume_batch(struct config *config, const struct config *before, int64_t logical_ranks,
+                         int world) {
+    struct config kept = *config; // a shallow copy, not to be freed
+    if (config->batch_is_auto && !option_given("train.min_batch_size", config))
+        kept.train.train_batch_size = before->train.train_batch_size;
+    if (settle_batch(&kept, world))
+        *config = kept;
+    if (config->train.logical_ranks || !config_ranks_fit(logical_ranks, world))
         return;
-    config->train.train_batch_size = batch;
-    config->train.gradient_accumulation_steps = batch / unit;
-    config->rank_sequences = divisor_of_batches(config, world);
+    kept.logical_ranks = logical_ranks;
+    if (kept.micro_batch_is_open)
+        kept.train.micro_batch_size = before->train.micro_batch_size;
+    if (settle_batch(&kept, world))
+        *config = kept;
 }
 
 // ---- deriving
+
+static enum status derive_logical_ranks(struct config *config, int world) {
+    const int64_t n = config->train.logical_ranks;
+    int least = world;
+    config->logical_ranks = n ? n : world;
+    if (config_ranks_fit(config->logical_ranks, world))
+        return STATUS_OK;
+    while (least > 1 && !config_ranks_fit(n, least))
+        least--;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: train.logical_ranks is %lld, which %d ranks cannot compute: their number must be %lld, or "
+        "a power of two that divides it; start %d rank%s, or choose train.logical_ranks=%d",
+        config->source, (long long)n, world, (long long)n, least, least == 1 ? "" : "s", world);
+}
 
 // train_batch_size = micro_batch_size x gradient_accumulation_steps x world: any two determine the third.
 static enum status derive_batch_sizes(struct config *config, int world) {
@@ -296,6 +354,7 @@ static enum status derive_batch_sizes(struct config *config, int world) {
             *accumulation = &config->train.gradient_accumulation_steps,
             *batch = &config->train.train_batch_size;
     const struct config_stages *schedule = &config->train.batch_size_schedule;
+    const int64_t L = config->logical_ranks, per_rank = L / world; // logical ranks per rank
     const bool is_auto = *micro == CONFIG_AUTO;
     if (!*batch && schedule->n > 0)
         *batch = schedule->stages[0].value;
@@ -303,28 +362,35 @@ static enum status derive_batch_sizes(struct config *config, int world) {
         return auto_needs_a_batch(config);
     if (is_auto)
         *micro = 0;
+    if (*accumulation % per_rank != 0)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: train.gradient_accumulation_steps is %lld, but each of %d rank%s computes %lld of %lld "
+            "logical ranks (train.logical_ranks); choose a multiple of %lld, or leave it out",
+            config->source, (long long)*accumulation, world, world == 1 ? "" : "s", (long long)per_rank,
+            (long long)L, (long long)per_rank);
     if (*micro && *accumulation && *batch)
         return *batch == *micro * *accumulation * world ? STATUS_OK : batch_disagrees(config, world);
     if (!*batch) {
         *micro = *micro ? *micro : 4;
-        *accumulation = *accumulation ? *accumulation : 1;
+        *accumulation = *accumulation ? *accumulation : per_rank;
         *batch = *micro * *accumulation * world;
         return STATUS_OK;
     }
-    int64_t per_rank = *batch / world;
-    int64_t given = *micro ? *micro : *accumulation;
-    if (*batch % world != 0 || (given && per_rank % given != 0) || per_rank == 0)
+    const int64_t given = *micro ? *micro : *accumulation / per_rank;
+    if (*batch % (L * (given ? given : 1)) != 0)
         return batch_does_not_divide(
             config, world, *micro ? "train.micro_batch_size" : "train.gradient_accumulation_steps", given);
     if (!given) { // only train_batch_size is set
+        const int64_t sequences = divisor_of_batches(config);
         config->micro_batch_is_open = true;
-        *micro = config_largest_divisor(divisor_of_batches(config, world),
+        *micro = config_largest_divisor(sequences ? sequences : 1,
                                         is_auto ? CPU_AUTO_TOKENS / config->train.seq_len : CPU_SEQUENCES);
     }
     if (*micro)
-        *accumulation = per_rank / *micro;
+        *accumulation = *batch / (world * *micro);
     else
-        *micro = per_rank / *accumulation;
+        *micro = *batch / (world * *accumulation);
     return STATUS_OK;
 }
 
@@ -346,13 +412,14 @@ static enum status check_derived(const struct config *config) {
 // Derives the missing ones of micro_batch_size, gradient_accumulation_steps and train_batch_size. Checks that
 // they are consistent with each other and with train.batch_size_schedule.
 static enum status derive_batches(struct config *config, int world) {
+    TRY(derive_logical_ranks(config, world));
     TRY(begin_auto_batch(config, world));
     TRY(derive_batch_sizes(config, world));
     TRY(check_derived(config));
     TRY(check_auto_batch(config));
     TRY(check_noise_scale(config));
     TRY(check_batch_schedule(config, world));
-    config->rank_sequences = divisor_of_batches(config, world);
+    config->rank_sequences = divisor_of_batches(config);
     return STATUS_OK;
 }
 

@@ -62,6 +62,7 @@ enum status checkpoints_save(struct run *run, const struct tokenizer *tokenizer,
                                                  .tokenizer = tokenizer,
                                                  .compute = run->type,
                                                  .device = run->machine.device->arithmetic,
+                                                 .fingerprint = run->machine.fingerprint,
                                                  .attention = run->attention,
                                                  .kinds = kinds_to_save(run),
                                                  .run = &run->state,
@@ -105,10 +106,10 @@ static enum status record_change(void *context, const char *option, const char *
 // recorded in every later checkpoint.
 static enum status check_resumed(struct run *run, struct training_data *data, const struct checkpoint *from) {
     const int n_before = run->state.n_changes;
-    config_resume_batch(run->config, &from->config, run->comm->world);
+    config_resume_batch(run->config, &from->config, from->logical_ranks, run->comm->world);
     TRY(checkpoint_check_model(from, &run->params));
     TRY(training_data_check_resumed(data, from));
-    const struct config_decided decided = {from->compute, from->attention.kernel};
+    const struct config_decided decided = {from->compute, from->attention.kernel, from->logical_ranks};
     TRY(config_check_resume(&from->config, &decided, run->config, record_change, run));
     for (int i = n_before; i < run->state.n_changes; i++) {
         const struct run_change *change = &run->state.changes[i];
@@ -253,40 +254,75 @@ enum status checkpoints_load_states(struct run *run, struct checkpoint *from) {
     return status;
 }
 
-// True if gradients are reduced after every micro-batch, false if once per step. If every step of the run has
-// one micro-batch, both are the same, and the result is false.
-static bool reduces_every_micro_batch(const struct config *config) {
-    const bool may_have_several = config->train.gradient_accumulation_steps > 1 ||
+// True if gradients are reduced after every micro-batch, false if once per step. If a logical rank has one
+// micro-batch in every step of the run, both are the same, and the result is false.
+static bool reduces_every_micro_batch(const struct config *config, int64_t logical_ranks, int world) {
+    const bool may_have_several = config->train.gradient_accumulation_steps * world > logical_ranks ||
                                   config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
     return may_have_several && stage_reduces_every_micro_batch(config);
 }
 
-// If the run resumes with another number of ranks, stage or partition, logs the change, and whether results
-// remain bitwise equal to those without it.
+static void add_change(struct text *out, const char *format, int64_t before, int64_t now) {
+    if (before == now)
+        return;
+    text_add(out, out->length ? ", and " : " (");
+    text_add(out, format, (long long)before, (long long)now);
+}
+
+// Appends what makes the resumed run add in another order than the run of the checkpoint: " (..., and ...)".
+// Nothing if its results are bitwise equal.
+static void add_changed_sums(const struct run *run, const struct checkpoint *from, struct text *out) {
+    const struct config *before = &from->config, *now = run->config;
+    const bool was_every = reduces_every_micro_batch(before, from->logical_ranks, from->world),
+               is_every = reduces_every_micro_batch(now, now->logical_ranks, run->comm->world);
+    add_change(out, "%lld logical ranks before, %lld now", from->logical_ranks, now->logical_ranks);
+    add_change(out, "micro-batches of %lld sequences before, of %lld now", before->train.micro_batch_size,
+               now->train.micro_batch_size);
+    if (was_every != is_every)
+        text_add(out, "%sgradients reduced %s", out->length ? ", and " : " (",
+                 was_every ? "after every micro-batch before, once per step now"
+                           : "once per step before, after every micro-batch now");
+    if (out->length)
+        text_add(out, ")");
+}
+
+enum status checkpoints_check_sums(const struct run *run, const struct checkpoint *resumed) {
+    struct text changes = {0};
+    enum status status = STATUS_OK;
+    if (!resumed || run->config->train.logical_ranks == 0 ||
+        resumed->logical_ranks != run->config->logical_ranks) // allowed by checkpoint.resume_with
+        return STATUS_OK;
+    add_changed_sums(run, resumed, &changes);
+    if (changes.length)
+        status =
+            FAIL(STATUS_INVALID,
+                 "%s: train.logical_ranks is given, but this run would not have the bits of the run that "
+                 "it resumes%s; restore these, or continue with results equal up to rounding: leave "
+                 "train.logical_ranks out",
+                 run->config->source, changes.data);
+    text_free(&changes);
+    return status;
+}
+
+// If the run resumes with another number of ranks, stage, partition or micro-batch size, logs the change, and
+// whether results remain bitwise equal to those without it.
 static void describe_changed_ranks(const struct run *run, const struct checkpoint *from) {
     const struct config *before = &from->config, *now = run->config;
     const int stage_before = (int)before->zero_optimization.stage, stage = (int)now->zero_optimization.stage;
     const int world = run->comm->world;
-    if (from->world == world && stage_before == stage &&
-        before->zero_optimization.partition == now->zero_optimization.partition)
-        return;
-    const bool same_bits = from->world == world &&
-                           before->zero_optimization.partition == now->zero_optimization.partition &&
-                           reduces_every_micro_batch(before) == reduces_every_micro_batch(now);
-    log_info(
-        "the checkpoint is of %d rank%s in stage %d, partition %s; now %d rank%s in stage %d, partition %s: "
-        "results are equal %s",
-        from->world, from->world == 1 ? "" : "s", stage_before,
-        config_partition_name(before->zero_optimization.partition), world, world == 1 ? "" : "s", stage,
-        config_partition_name(now->zero_optimization.partition),
-        same_bits ? "to the last bit" : "up to rounding, as sums are added in another order");
-}
-
-static void describe_changed_device(const struct run *run, const struct checkpoint *from) {
-    const char *before = from->device, *now = run->machine.device->arithmetic;
-    if (strcmp(before, now) != 0)
-        log_info("the checkpoint is of a run with %s; now with %s: results are equal up to rounding", before,
-                 now);
+    struct text changes = {0};
+    add_changed_sums(run, from, &changes);
+    if (changes.length || from->world != world || stage_before != stage ||
+        before->zero_optimization.partition != now->zero_optimization.partition)
+        log_info(
+            "the checkpoint is of %d rank%s in stage %d, partition %s; now %d rank%s in stage %d, partition "
+            "%s: results are equal %s%s",
+            from->world, from->world == 1 ? "" : "s", stage_before,
+            config_partition_name(before->zero_optimization.partition), world, world == 1 ? "" : "s", stage,
+            config_partition_name(now->zero_optimization.partition),
+            changes.length ? "up to rounding, as sums are added in another order" : "to the last bit",
+            changes.data ? changes.data : "");
+    text_free(&changes);
 }
 
 void checkpoints_describe_resumed(const struct run *run, const struct checkpoint *resumed) {
@@ -296,5 +332,4 @@ void checkpoints_describe_resumed(const struct run *run, const struct checkpoint
     log_info("resuming after step %lld%s from %s", (long long)run->step,
              run_of_total(run, total, sizeof total), resumed->path);
     describe_changed_ranks(run, resumed);
-    describe_changed_device(run, resumed);
 }

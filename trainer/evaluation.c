@@ -34,22 +34,26 @@ static enum status evaluate_batch(struct evaluator *evaluator, const struct toke
     return STATUS_OK;
 }
 
-// Evaluates this rank's micro-batches: rank, rank + world, ... The last one may be partly padding. A rank
-// with none left evaluates padding only, because in stage 3 the others need its shard of the parameters.
+// Evaluates this rank's micro-batches: rank, rank + world, ... Micro-batch i belongs to logical rank i mod L.
+// The last one may be partly padding. A rank with none left evaluates padding only, because in stage 3 the
+// others need its shard of the parameters.
 //   may_stop   true: a signal ends the evaluation with STATUS_STOPPED. false: the evaluation goes on, and the
 //              next step handles the signal
+//   totals     [out] (S) one for each logical rank that this rank computes
 static enum status evaluate_micro_batches(struct evaluator *evaluator, int64_t n_sequences, bool may_stop,
                                           struct text_loss *totals) {
     struct run *run = evaluator->run;
     const struct comm *comm = run->comm;
     const int64_t B = run->config->train.micro_batch_size, batches = (n_sequences + B - 1) / B;
+    const int n_logical = logical_per_rank(&run->engine.state.stage.logical);
+    memset(totals, 0, (size_t)n_logical * sizeof *totals);
     for (int64_t first = 0; first < batches; first += comm->world) {
         struct token_batch batch;
         enum status status = loader_batch(evaluator->data->val, first + comm->rank, 0, &batch);
         if (status == STATUS_OK && may_stop && signals_stop_requested())
             status = STATUS_STOPPED;
         TRY(run_agree_between_steps(run, status));
-        TRY(evaluate_batch(evaluator, &batch, totals));
+        TRY(evaluate_batch(evaluator, &batch, &totals[first / comm->world % n_logical]));
     }
     return STATUS_OK;
 }
@@ -122,10 +126,10 @@ static enum status evaluate_sources(struct evaluator *evaluator, int64_t steps, 
     for (int i = 0; i < sources->n; i++) {
         const struct source *source = &sources->list[i];
         const int64_t n_sequences = sequences_of_source(evaluator, source, steps);
-        struct text_loss sums = {0};
+        struct text_loss sums, mine[logical_per_rank(&run->engine.state.stage.logical)];
         loader_spread(evaluator->data->val, i, (size_t)n_sequences);
-        TRY(evaluate_micro_batches(evaluator, n_sequences, may_stop, &sums));
-        TRY(comm_sum(run->comm, (double *)&sums, sizeof sums / sizeof(double)));
+        TRY(evaluate_micro_batches(evaluator, n_sequences, may_stop, mine));
+        TRY(run_sum_logical(run, (const double *)mine, sizeof sums / sizeof(double), (double *)&sums));
         losses[i] = (struct eval_source){.name = source->name,
                                          .share = source->share,
                                          .loss = text_loss_mean(&sums),

@@ -6,12 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/processors.h"
+#include "base/text.h"
 #include "kernels/observe.h"
 #include "trainer/plan/attention.h"
 
@@ -45,7 +47,20 @@ static enum status open_devices(struct run *run) {
 struct rank_device {
     int32_t place;
     char arithmetic[sizeof((struct device *)0)->arithmetic];
+    char fingerprint[FINGERPRINT_BYTES];
+    char host[65];
 };
+
+// Gathers the devices of all ranks. Free *out with free(), also after a failure.
+static enum status gather_devices(struct run *run, struct rank_device **out) {
+    struct rank_device mine = {.place = run->machine.device->place};
+    *out = allocate((size_t)run->comm->world, sizeof mine);
+    memcpy(mine.arithmetic, run->machine.device->arithmetic, sizeof mine.arithmetic);
+    memcpy(mine.fingerprint, run->machine.fingerprint, sizeof mine.fingerprint);
+    if (gethostname(mine.host, sizeof mine.host - 1) != 0)
+        mine.host[0] = 0;
+    return comm_gather(run->comm, &mine, sizeof mine, *out);
+}
 
 static const char *kind_of(const struct rank_device *one) {
     return one->place == REGION_DEVICE ? "a GPU" : "the CPU";
@@ -61,24 +76,14 @@ static enum status judge_devices(const struct rank_device *all, int world) {
                 "device \"auto\" is %s on rank 0 (%s) and %s on rank %d (%s), and all ranks need one kind. "
                 "Start ranks only where there are GPUs and their drivers, or set device=cpu",
                 kind_of(first), first->arithmetic, kind_of(&all[rank]), rank, all[rank].arithmetic);
-    for (int rank = 1; rank < world; rank++)
-        if (strcmp(all[rank].arithmetic, first->arithmetic) != 0) {
-            log_warning("rank 0 computes with %s, and rank %d with %s, whose results round differently: the "
-                        "run repeats bit for bit only with the same device for each rank",
-                        first->arithmetic, rank, all[rank].arithmetic);
-            return STATUS_OK;
-        }
     return STATUS_OK;
 }
 
 static enum status compare_devices(struct run *run) {
-    struct comm *comm = run->comm;
-    struct rank_device mine = {.place = run->machine.device->place},
-                       *all = allocate((size_t)comm->world, sizeof *all);
-    memcpy(mine.arithmetic, run->machine.device->arithmetic, sizeof mine.arithmetic);
-    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    struct rank_device *all;
+    enum status status = gather_devices(run, &all);
     if (status == STATUS_OK)
-        status = judge_devices(all, comm->world);
+        status = judge_devices(all, run->comm->world);
     free(all);
     return run_agree(run, status);
 }
@@ -199,6 +204,96 @@ enum status machine_choose_attention(struct run *run, const struct checkpoint *r
     return run_agree(run, follow_kernel(run, resumed, &mine));
 }
 
+// ---- whether ranks, and the run before it was resumed, round alike
+
+#define SAME_BITS "run.require_same_bits"
+
+// Appends the ranks whose fingerprints differ from rank 0's: "rank 2 on HOST with DEVICE, rank 3 ...".
+static void list_others(const struct rank_device *all, int world, struct text *list) {
+    enum { MOST_LISTED = 8 };
+    int n = 0;
+    for (int rank = 1; rank < world; rank++)
+        if (strcmp(all[rank].fingerprint, all[0].fingerprint) != 0 && n++ < MOST_LISTED)
+            text_add(list, "%srank %d on %s with %s", n > 1 ? ", " : "", rank, all[rank].host,
+                     all[rank].arithmetic);
+    if (n > MOST_LISTED)
+        text_add(list, ", and %d more", n - MOST_LISTED);
+}
+
+static enum status judge_ranks(const struct run *run, const struct rank_device *all) {
+    struct text others = {0};
+    enum status status = STATUS_OK;
+    list_others(all, run->comm->world, &others);
+    if (others.length > 0 && run->config->run.require_same_bits)
+        status =
+            FAIL(STATUS_UNSUPPORTED,
+                 SAME_BITS ": ranks round differently: rank 0 on %s computes with %s, and %s. Start ranks "
+                           "on machines of one kind, or leave out " SAME_BITS,
+                 all[0].host, all[0].arithmetic, others.data);
+    else if (others.length > 0)
+        log_warning(
+            "ranks round differently: rank 0 on %s computes with %s, and %s. The run repeats bit for bit "
+            "only with the same device for each rank",
+            all[0].host, all[0].arithmetic, others.data);
+    text_free(&others);
+    return status;
+}
+
+// True if the checkpoint's fingerprint can be compared with rank 0's: both are of one compute type.
+static bool can_compare(const struct run *run, const struct checkpoint *resumed) {
+    return resumed && resumed->compute == run->type && resumed->fingerprint;
+}
+
+// Compares rank 0's fingerprint with the checkpoint's, if the user requires that they are equal.
+static enum status judge_resumed(const struct run *run, const struct checkpoint *resumed,
+                                 const struct rank_device *first) {
+    if (!resumed || !run->config->run.require_same_bits)
+        return STATUS_OK;
+    if (!can_compare(run, resumed))
+        return FAIL(STATUS_UNSUPPORTED,
+                    SAME_BITS ": %s records %s to compare this machine with; resume without " SAME_BITS,
+                    resumed->path,
+                    resumed->fingerprint ? "no fingerprint of this compute type" : "no fingerprint");
+    if (strcmp(resumed->fingerprint, first->fingerprint) != 0)
+        return FAIL(STATUS_UNSUPPORTED,
+                    SAME_BITS
+                    ": %s is of a run with %s, and rank 0 on %s, with %s, rounds differently. Resume on "
+                    "a machine of that kind, or without " SAME_BITS,
+                    resumed->path, resumed->device, first->host, first->arithmetic);
+    return STATUS_OK;
+}
+
+enum status machine_compare_bits(struct run *run, const struct checkpoint *resumed) {
+    // cuDNN's attention takes long to prepare and is not run: its version stands for it.
+    const char *library = run->attention.kernel == CONFIG_ATTENTION_CUDNN ? run->attention.cudnn : NULL;
+    struct rank_device *all;
+    TRY(run_agree(run,
+                  device_fingerprint(run->machine.device, run->type, library, run->machine.fingerprint)));
+    enum status status = gather_devices(run, &all);
+    if (status == STATUS_OK)
+        status = judge_ranks(run, all);
+    if (status == STATUS_OK)
+        status = judge_resumed(run, resumed, &all[0]);
+    free(all);
+    return run_agree(run, status);
+}
+
+void machine_describe_bits(const struct run *run, const struct checkpoint *resumed) {
+    if (!resumed)
+        return;
+    const char *before = resumed->device, *now = run->machine.device->arithmetic;
+    if (can_compare(run, resumed) && strcmp(resumed->fingerprint, run->machine.fingerprint) != 0)
+        log_warning(
+            "the checkpoint is of a run with %s; now with %s: results are equal up to rounding, as this "
+            "machine rounds differently",
+            before, now);
+    else if (!resumed->fingerprint && strcmp(before, now) != 0)
+        log_info(
+            "the checkpoint is of a run with %s, and records no fingerprint; now with %s: results may be "
+            "equal only up to rounding",
+            before, now);
+}
+
 // ---- train.micro_batch_size of a run that leaves it open, on GPUs
 
 // A rank's choice of the micro-batch size, as each rank sends it to the others.
@@ -297,8 +392,7 @@ enum status machine_choose_micro_batch(struct run *run, const struct checkpoint 
     return STATUS_OK;
 }
 
-void machine_describe_micro_batch(const struct run *run, const struct checkpoint *resumed,
-                                  const struct micro_batch_decision *decision) {
+void machine_describe_micro_batch(const struct run *run, const struct micro_batch_decision *decision) {
     const long long size = run->config->train.micro_batch_size;
     char why[160];
     if (!decision->was_made)
@@ -314,11 +408,34 @@ void machine_describe_micro_batch(const struct run *run, const struct checkpoint
     log_info("micro-batch: %lld sequence%s, %s%s", size, size == 1 ? "" : "s",
              micro_batch_describe(&decision->choice, why, sizeof why),
              of_memory && run->comm->world > 1 ? ", on the rank with the least memory" : "");
-    const int64_t before = resumed ? resumed->config.train.micro_batch_size : size;
-    if (before != size)
-        log_info("the checkpoint is of a run with micro-batches of %lld: results are equal up to rounding, "
-                 "as sums are added in another order",
-                 (long long)before);
+}
+
+enum status machine_choose_ranks(struct run *run) {
+    struct config *config = run->config;
+    struct engine_options planned = run_engine_options(run);
+    uint64_t available[N_REGION_PLACES] = {0};
+    bool fits = true;
+    if (config->train.logical_ranks > 0 || config->logical_ranks == run->comm->world)
+        return STATUS_OK;
+    available[REGION_HOST] = memory_available_to_each(run->comm->local_world);
+    enum status status = STATUS_OK;
+    if (run->machine.device->place == REGION_DEVICE)
+        status = find_device_limit(run, &available[REGION_DEVICE]);
+    // Attention is chosen later, and takes the same memory whatever the logical ranks are.
+    if (status == STATUS_OK) {
+        planned.device = run->machine.device->place == REGION_DEVICE ? cuda_device_plan() : planned.device;
+        status = micro_batch_fits(&planned, available, config->train.micro_batch_size, &fits);
+        if (planned.device != run->machine.device)
+            device_close(planned.device);
+    }
+    double lacks = fits ? 0 : 1;
+    TRY(run_agree(run, status));
+    TRY(comm_sum(run->comm, &lacks, 1));
+    if (lacks > 0) {
+        config->rank_sequences *= config->logical_ranks / run->comm->world;
+        config->logical_ranks = run->comm->world;
+    }
+    return STATUS_OK;
 }
 
 // ---- the GEMM rate, with which steps are compared

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "kernels/fingerprint.h"
 #include "kernels/region_memory.h"
 #include "trainer/output/run_folder.h"
 #include "trainer/schedule.h"
@@ -17,6 +18,7 @@ struct machine {
     struct device *device, *comm_device; // comm_device runs the reductions between ranks
     struct device *host_device;          // the CPU, for states offloaded from a GPU; NULL without a GPU
     struct stream stream;
+    char fingerprint[FINGERPRINT_BYTES]; // of this rank's device
     double gemm_rate; // measured FLOP/s of matrix products, sum over ranks; raised if a step exceeds it
     // FLOP/s of matrix products as the vendor states them, sum over ranks; 0: not known for every rank.
     double dense_peak;
@@ -89,14 +91,29 @@ static inline double run_step_flops(const struct run *run, int64_t batch_size) {
 static inline int64_t run_micro_batches(const struct run *run, int64_t batch_size) {
     return batch_size / (run->config->train.micro_batch_size * run->comm->world);
 }
-// The index in a step's batch of the first row that this rank computes in micro-batch k.
-static inline int64_t run_first_row(const struct run *run, int64_t k) {
-    return (k * run->comm->world + run->comm->rank) * run->config->train.micro_batch_size;
+// Which micro-batch of which logical rank this rank's micro-batch i is.
+//   n_micro   number of this rank's micro-batches in the step
+static inline struct logical_micro_batch run_micro_batch(const struct run *run, int64_t i, int64_t n_micro) {
+    const struct logical *logical = &run->engine.state.stage.logical;
+    return logical_micro_batch_of(logical, i, n_micro / logical_per_rank(logical));
+}
+// The index in a step's batch of the first row of a micro-batch of this rank.
+static inline int64_t run_first_row(const struct run *run, const struct logical_micro_batch *at) {
+    return logical_first_row(&run->engine.state.stage.logical, at, run->comm->rank,
+                             run->config->train.micro_batch_size);
 }
 // The index of that row's first token, counted over the whole run, for gpt_load.
 //   tokens   number of tokens that the run was trained on before the step
-static inline uint64_t run_first_token(const struct run *run, int64_t tokens, int64_t k) {
-    return (uint64_t)(tokens + run_first_row(run, k) * run->config->train.seq_len);
+static inline uint64_t run_first_token(const struct run *run, int64_t tokens,
+                                       const struct logical_micro_batch *at) {
+    return (uint64_t)(tokens + run_first_row(run, at) * run->config->train.seq_len);
+}
+// Adds up the values of all logical ranks. Collective.
+//   mine   (S, n) the values of the S logical ranks that this rank computes
+//   sums   [out] (n)
+MUST_CHECK static inline enum status run_sum_logical(const struct run *run, const double *mine, size_t n,
+                                                     double *sums) {
+    return comm_sum_leaves(run->comm, mine, logical_per_rank(&run->engine.state.stage.logical), n, sums);
 }
 // Sets run->batches: the batch sizes chosen by the gradient noise scale or, if there are none, the config's.
 static inline void run_take_batches(struct run *run) {

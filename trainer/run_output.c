@@ -21,6 +21,7 @@ enum status run_output_begin_session(struct run_output *output) {
     if (gethostname(session->machine, sizeof session->machine - 1) != 0)
         session->machine[0] = '\0';
     snprintf(session->device, sizeof session->device, "%s", run->machine.device->description);
+    snprintf(session->fingerprint, sizeof session->fingerprint, "%s", run->machine.fingerprint);
     snprintf(session->compute, sizeof session->compute, "%s", dtype_name(run->type));
     snprintf(session->version, sizeof session->version, "%s", checkpoint_version());
     return sessions_begin(run->folder.path, session);

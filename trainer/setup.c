@@ -391,8 +391,9 @@ static void describe_ranks(const struct run *run) {
 static void describe(const struct setup *setup) {
     struct run *run = &setup->trainer->run;
     const struct config *config = run->config;
-    log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", run->machine.device->description, dtype_name(run->type),
-             run->machine.gemm_rate / 1e9, run->comm->world > 1 ? " in total" : "");
+    log_info("device: %s; %s, GEMM %.0f GFLOP/s%s; fingerprint %.8s", run->machine.device->description,
+             dtype_name(run->type), run->machine.gemm_rate / 1e9, run->comm->world > 1 ? " in total" : "",
+             run->machine.fingerprint);
     if (run->machine.dense_peak > 0)
         log_info(
             "utilization (MFU) is relative to the dense peak, %.0f GFLOP/s; the GEMM rate is %.0f%% of it",
@@ -415,7 +416,7 @@ static void describe(const struct setup *setup) {
         log_info("evaluations use the average of the weights that schedule-free AdamW makes");
     training_data_describe(&setup->trainer->data, setup->resumed);
     evaluator_describe_tasks(&setup->trainer->evaluator);
-    machine_describe_micro_batch(run, setup->resumed, &setup->micro_batch);
+    machine_describe_micro_batch(run, &setup->micro_batch);
     describe_regularization(config);
 }
 
@@ -474,16 +475,20 @@ static enum status set_up(struct setup *setup, bool *complete) {
     TRY(machine_open(run));
     TRY(machine_choose_type(run, setup->resumed));
     TRY(machine_choose_micro_batch(run, setup->resumed, &setup->micro_batch));
+    TRY(machine_choose_ranks(run));
+    TRY(run_agree(run, checkpoints_check_sums(run, setup->resumed)));
     run_take_batches(run);
     TRY(training_data_open(&trainer->data, setup->resumed)); // needs the micro-batch size
     TRY(evaluator_open(&trainer->evaluator));
     TRY(machine_choose_attention(run, setup->resumed));
+    TRY(machine_compare_bits(run, setup->resumed));
     TRY(machine_measure_rate(run));
     TRY(run_agree(run, pacing_check_minutes(&trainer->pacing)));
     TRY(run_agree(run, begin_folder(setup)));
     TRY(make_model(setup));
     describe_groups(run);
     checkpoints_describe_resumed(run, setup->resumed);
+    machine_describe_bits(run, setup->resumed);
     pacing_describe_schedule(&trainer->pacing, setup->resumed);
     TRY(load_state(setup));
     steps_begin(&trainer->steps);

@@ -439,7 +439,7 @@ static void add_figures(const struct config *config, const struct diverged_step 
 
 struct found {
     struct finding finding;
-    int64_t micro_batch; // from 0, if finding.is_found
+    int64_t micro_batch, row; // if finding.is_found: number of the micro-batch on its rank, and its first row
 };
 
 // Repeats forward and backward of this rank's micro-batches of the step, with the weights that the step had,
@@ -450,20 +450,21 @@ static enum status repeat_step(struct run *run, const struct training_data *data
     const struct config *config = run->config;
     const int64_t n_micro = run_micro_batches(run, step->batch_size),
                   data_step = config->train.overfit_one_batch ? 0 : step->step - 1;
-    for (int64_t k = 0; k < n_micro; k++) {
+    for (int64_t i = 0; i < n_micro; i++) {
+        const struct logical_micro_batch at = run_micro_batch(run, i, n_micro);
         struct token_batch batch;
         const bool was_found = found->finding.is_found;
-        TRY(run_agree(run, loader_batch(data->train, data_step, (int)run_first_row(run, k), &batch)));
+        TRY(run_agree(run, loader_batch(data->train, data_step, (int)run_first_row(run, &at), &batch)));
         TRY(gpt_load(engine->gpt, &run->machine.stream, &batch,
-                     run_first_token(run, step->tokens_before, k)));
-        TRY(gradients_begin(&engine->state.gradients, &run->machine.stream, k, n_micro));
+                     run_first_token(run, step->tokens_before, &at)));
+        TRY(gradients_begin(&engine->state.gradients, &run->machine.stream, i, n_micro));
         const struct gpt_loss loss = {.scale = step->loss_factor,
-                                      .sum = step_control_loss_sum(&engine->optimizer.control),
-                                      .accumulate = k > 0};
+                                      .sum = step_control_loss_sum(&engine->optimizer.control, at.j),
+                                      .accumulate = at.k > 0};
         TRY(finding_train(engine->gpt, &run->params, run->machine.device, &run->machine.stream,
                           &engine->state.hooks, &loss, &found->finding));
         if (found->finding.is_found && !was_found)
-            found->micro_batch = k;
+            found->micro_batch = i, found->row = run_first_row(run, &at);
     }
     return gradients_finish(&engine->state.gradients, &run->machine.stream);
 }
@@ -497,12 +498,11 @@ static enum status add_first(struct run *run, const struct training_data *data,
             (first < 0 || all[rank].finding.n_operations < all[first].finding.n_operations))
             first = rank;
     if (status == STATUS_OK && first >= 0) {
-        const int64_t row = (all[first].micro_batch * comm->world + first) * B;
         text_add(out,
                  "The first tensor that is not finite is %s of micro-batch %lld of rank %d, with the "
                  "sequences at ",
                  all[first].finding.what, (long long)all[first].micro_batch + 1, first);
-        add_sequences(run, data, step->step, row, B, out);
+        add_sequences(run, data, step->step, all[first].row, B, out);
     } else if (status == STATUS_OK) {
         text_add(out, "All tensors are finite when the step is repeated: the sum over micro-batches and "
                       "ranks overflows");

@@ -18,13 +18,14 @@
 
 // The report that each rank sends to all others in each step, before the update.
 struct step_report {
-    double loss_sum;    // sum of this rank's losses; 0 if the device decides on the update
     double memory_peak; // the largest resident set so far, in bytes
     // Seconds since the step began. If the device decides on the update, the duration of the step that was
     // finished last instead; 0: none yet.
     double seconds;
     struct pacing_report pacing;
     int64_t batch_status; // enum status: the first failure to load a micro-batch of the step
+    double losses[];      // (S) sum of losses of each logical rank that this rank computes; 0 if the device
+                          // decides on the update
 };
 
 // Returns the step of the loader whose sequences the next step of the run trains on.
@@ -32,19 +33,19 @@ static int64_t data_step(const struct run *run) {
     return run->config->train.overfit_one_batch ? 0 : run->step;
 }
 
-// Loads micro-batch k of this rank. For k == 0 all ranks agree whether it was loaded, and whether any rank
+// Loads micro-batch i of this rank. For i == 0 all ranks agree whether it was loaded, and whether any rank
 // was asked to stop (STATUS_STOPPED). If a later micro-batch cannot be loaded, *batch_status keeps the
 // failure for the step's report. This rank then repeats the previous micro-batch, because the other ranks'
 // collectives need it.
-static enum status next_batch(struct steps *steps, int64_t k, enum status *batch_status,
-                              struct token_batch *batch) {
+static enum status next_batch(struct steps *steps, int64_t i, const struct logical_micro_batch *at,
+                              enum status *batch_status, struct token_batch *batch) {
     struct run *run = steps->run;
     profile_begin(steps->output->profiler.profile, PROFILE_SPAN, "load data");
     enum status status = *batch_status;
     if (status == STATUS_OK)
-        status = loader_batch(steps->data->train, data_step(run), (int)run_first_row(run, k), batch);
+        status = loader_batch(steps->data->train, data_step(run), (int)run_first_row(run, at), batch);
     profile_end(steps->output->profiler.profile, (struct operation_cost){0});
-    if (k > 0) {
+    if (i > 0) {
         *batch_status = status;
         return STATUS_OK;
     }
@@ -63,6 +64,8 @@ static const char *obstacle(const struct steps *steps) {
     const struct config *config = run->config;
     if (run->comm->world > 1)
         return "several ranks communicate within a step";
+    if (logical_per_rank(&run->engine.state.stage.logical) > 1)
+        return "the rank computes several logical ranks, whose micro-batches differ";
     if (!optimizer_decides_on_device(&run->engine.optimizer))
         return "the host updates the weights (offload_optimizer)";
     if (config->top.offload_activations == CONFIG_OFFLOAD_CPU)
@@ -246,12 +249,13 @@ static enum status begin_update(struct steps *steps, const struct issued_step *s
                : STATUS_OK;
 }
 
-// Micro-batch k (from 0) of a step with n_micro micro-batches.
+// Micro-batch i (from 0) of a step in which this rank has n_micro micro-batches.
 struct micro_batch {
     struct steps *steps;
     const struct issued_step *step;
     const struct unit_hooks *hooks;
-    int64_t k, n_micro;
+    int64_t i, n_micro;
+    struct logical_micro_batch at;
 };
 
 // Runs forward and backward of the loaded micro-batch. After the last one of the step, finishes the
@@ -265,28 +269,23 @@ static enum status train_micro_batch(void *context) {
     const struct gpt_loss loss = {
         .scale = micro->step->plan.loss_factor,
         .scale_from = device_decides ? step_control_loss_factor(&engine->optimizer.control) : NULL,
-        .sum = step_control_loss_sum(&engine->optimizer.control),
-        .accumulate = micro->k > 0};
-    TRY(gradients_begin(gradients, &run->machine.stream, micro->k, micro->n_micro));
+        .sum = step_control_loss_sum(&engine->optimizer.control, micro->at.j),
+        .accumulate = micro->at.k > 0};
+    TRY(gradients_begin(gradients, &run->machine.stream, micro->i, micro->n_micro));
     TRY(gpt_train(engine->gpt, &run->machine.stream, micro->hooks, &loss));
-    return micro->k == micro->n_micro - 1 ? gradients_finish(gradients, &run->machine.stream) : STATUS_OK;
+    return micro->i == micro->n_micro - 1 ? gradients_finish(gradients, &run->machine.stream) : STATUS_OK;
 }
 
 // Runs train_micro_batch, without a CUDA graph, and measures its gradients for the noise scale.
-//   square   [out] sum of squares of a rank's gradients of this micro-batch, mean over ranks
+//   square   [out] sum of squares of the gradients of this micro-batch
 static enum status measure_micro_batch(struct micro_batch *micro, double *square) {
     struct run *run = micro->steps->run;
-    const struct comm *comm = run->comm;
     struct noise_probe probe = {
         .params = &run->params, .hooks = micro->hooks, .sums = run->engine.noise_sums};
     const struct unit_hooks hooks = noise_probe_hooks(&probe);
-    double mine, all[comm->world];
     micro->hooks = &hooks;
     TRY(train_micro_batch(micro));
-    TRY(noise_probe_finish(&probe, &run->machine.stream, &mine));
-    TRY(comm_gather(run->comm, &mine, sizeof mine, all));
-    *square = sum_tree(all, comm->world) / comm->world;
-    return STATUS_OK;
+    return noise_probe_finish(&probe, &run->machine.stream, square);
 }
 
 // Accumulates the gradients of the step over its micro-batches. The weights are not changed.
@@ -294,48 +293,73 @@ static enum status measure_micro_batch(struct micro_batch *micro, double *square
 //                  meaningless
 static enum status accumulate(struct steps *steps, struct issued_step *step, enum status *batch_status) {
     struct run *run = steps->run;
+    const struct logical *logical = &run->engine.state.stage.logical;
     const int64_t n_micro = run_micro_batches(run, step->batch_size);
+    const bool measures = measures_noise(steps, step->batch_size);
+    double squares[logical_per_rank(logical)];
     struct token_batch batch = {0};
     *batch_status = STATUS_OK;
     inject_gradients(step);
-    for (int64_t k = 0; k < n_micro; k++) {
-        struct micro_batch micro = {steps, step, &run->engine.state.hooks, k, n_micro};
-        const int kind = (k == 0) + 2 * (k == n_micro - 1);
-        TRY(next_batch(steps, k, batch_status, &batch));
-        if (k == 0)
+    for (int64_t i = 0; i < n_micro; i++) {
+        struct micro_batch micro = {steps, step,    &run->engine.state.hooks,
+                                    i,     n_micro, run_micro_batch(run, i, n_micro)};
+        const int kind = (i == 0) + 2 * (i == n_micro - 1);
+        TRY(next_batch(steps, i, &micro.at, batch_status, &batch));
+        if (i == 0)
             TRY(begin_update(steps, step));
-        TRY(gpt_load(run->engine.gpt, &run->machine.stream, &batch, run_first_token(run, run->tokens, k)));
-        if (k == 0 && measures_noise(steps, step->batch_size))
-            TRY(measure_micro_batch(&micro, &step->small_square));
+        TRY(gpt_load(run->engine.gpt, &run->machine.stream, &batch,
+                     run_first_token(run, run->tokens, &micro.at)));
+        if (micro.at.k == 0 && measures)
+            TRY(measure_micro_batch(&micro, &squares[micro.at.j]));
         else
             TRY(run_graph(steps, &steps->graphs.micro_batches[kind], train_micro_batch, &micro));
-        progress_micro_batch(&steps->output->progress, k + 1, clock_monotonic_s());
+        progress_micro_batch(&steps->output->progress, i + 1, clock_monotonic_s());
     }
+    if (measures)
+        TRY(run_sum_logical(run, squares, 1, &step->small_square));
+    step->small_square /= measures ? logical->n : 1;
     return STATUS_OK;
 }
 
 // ---- exchanging reports, and measuring communication and memory
 
-// Gathers the step reports of all ranks. Raises now->memory.total to the largest memory_peak.
-//   mine       this rank's report
-//   loss_sum   [out] the sum of the ranks' losses, along the tree of zero/comm/sum_tree.h
-//   first      [out] rank 0's report
-//   whole      [out] true if every rank loaded all its micro-batches
-static enum status gather_reports(struct steps *steps, const struct step_report *mine, double *loss_sum,
-                                  struct step_metrics *now, struct step_report *first, bool *whole) {
-    struct comm *comm = steps->run->comm;
-    struct step_report *all = allocate((size_t)comm->world, sizeof *all);
-    enum status status = comm_gather(comm, mine, sizeof *mine, all);
-    double losses[comm->world];
-    *whole = true;
-    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
-        losses[rank] = all[rank].loss_sum;
-        *whole = *whole && all[rank].batch_status == STATUS_OK;
-        now->memory.total = fmax((double)now->memory.total, all[rank].memory_peak);
+// The reports of all ranks, gathered before a step's update.
+struct reports {
+    double loss_sum;             // the sum of the losses of all logical ranks
+    double seconds;              // rank 0's step_report.seconds
+    struct pacing_report pacing; // rank 0's
+    bool whole;                  // every rank loaded all its micro-batches
+};
+
+// Sends this rank's report to all ranks, and gathers theirs. Raises now->memory.total to the largest
+// memory_peak.
+//   mine   this rank's report, but for the losses
+static enum status gather_reports(struct steps *steps, const struct step_report *mine,
+                                  struct step_metrics *now, struct reports *out) {
+    struct run *run = steps->run;
+    const struct step_control *control = &run->engine.optimizer.control;
+    const struct logical *logical = &run->engine.state.stage.logical;
+    const int world = run->comm->world, n_losses = logical_per_rank(logical);
+    const size_t bytes = sizeof *mine + (size_t)n_losses * sizeof *mine->losses;
+    char *all = allocate((size_t)world + 1, bytes);
+    struct step_report *sent = (struct step_report *)(all + (size_t)world * bytes);
+    double losses[logical->n];
+    *sent = *mine;
+    if (!optimizer_decides_on_device(&run->engine.optimizer))
+        memcpy(sent->losses, control->losses, (size_t)n_losses * sizeof *sent->losses);
+    enum status status = comm_gather(run->comm, sent, bytes, all);
+    out->whole = true;
+    for (int rank = 0; rank < world && status == STATUS_OK; rank++) {
+        const struct step_report *report = (const struct step_report *)(all + (size_t)rank * bytes);
+        for (int j = 0; j < n_losses; j++)
+            losses[j * world + rank] = report->losses[j];
+        out->whole = out->whole && report->batch_status == STATUS_OK;
+        now->memory.total = fmax((double)now->memory.total, report->memory_peak);
     }
     if (status == STATUS_OK)
-        *loss_sum = sum_tree(losses, comm->world);
-    *first = all[0];
+        out->loss_sum = sum_tree(losses, logical->n);
+    out->seconds = ((const struct step_report *)all)->seconds;
+    out->pacing = ((const struct step_report *)all)->pacing;
     free(all);
     return status;
 }
@@ -444,10 +468,8 @@ enum status steps_issue(struct steps *steps) {
                                  .began_s = clock_monotonic_s()};
     const struct comm_traffic before = run->comm->traffic;
     const bool device_decides = optimizer_decides_on_device(&run->engine.optimizer);
-    struct step_report first;
+    struct reports reports = {0};
     enum status batch_status;
-    double loss_sum = 0;
-    bool whole = false;
     TRY(weigh_step(steps, step));
     plan_step(steps, step);
     take_batch_size(steps, step->batch_size);
@@ -455,26 +477,25 @@ enum status steps_issue(struct steps *steps) {
     TRY(profiler_step_begin(&steps->output->profiler, &run->machine.stream));
     TRY(accumulate(steps, step, &batch_status));
     if (!device_decides)
-        TRY(step_control_losses(&run->engine.optimizer.control, &run->machine.stream, &loss_sum));
-    const struct step_report report = {.loss_sum = loss_sum,
-                                       .memory_peak = (double)metrics_peak_memory(),
+        TRY(step_control_losses(&run->engine.optimizer.control, &run->machine.stream));
+    const struct step_report report = {.memory_peak = (double)metrics_peak_memory(),
                                        .seconds = device_decides ? steps->finished_step_s
                                                                  : clock_monotonic_s() - step->began_s,
                                        .pacing = pacing_measured(steps->pacing),
                                        .batch_status = batch_status};
-    TRY(gather_reports(steps, &report, &loss_sum, &step->now, &first, &whole));
-    if (!whole)
+    TRY(gather_reports(steps, &report, &step->now, &reports));
+    if (!reports.whole)
         return give_up_step(steps, batch_status);
-    TRY(issue_update(steps, step, loss_sum));
+    TRY(issue_update(steps, step, reports.loss_sum));
     measure_traffic(steps, &before, &step->now);
     steps->n_issued++;
     run->step++;
     run->tokens += step->batch_size * run->config->train.seq_len;
     step->now.tokens = run->tokens;
-    TRY(check_rate(steps, first.seconds > 0 ? run_step_flops(run, step->batch_size) / first.seconds : 0));
+    TRY(check_rate(steps, reports.seconds > 0 ? run_step_flops(run, step->batch_size) / reports.seconds : 0));
     // The decision uses rank 0's measurements from before the update, so that it does not depend on whether
     // the host is ahead.
-    pacing_decide(steps->pacing, &first.pacing);
+    pacing_decide(steps->pacing, &reports.pacing);
     return STATUS_OK;
 }
 

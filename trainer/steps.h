@@ -19,8 +19,8 @@ struct issued_step {
     struct spike_limits limits;    // above these, its loss or gradient norm is a spike
     int64_t batch_size;            // sequences, over all ranks
     double weighted_targets;       // sum of the weights of the step's targets, over all ranks
-    // For the noise scale: the sum of squares of the gradients of a rank's first micro-batch, mean over
-    // ranks. -1: not measured in this step.
+    // For the noise scale: the sum of squares of the gradients of a logical rank's first micro-batch, mean
+    // over logical ranks. -1: not measured in this step.
     double small_square;
     struct update_result result; // set if is_decided; otherwise it is on the device until the step finishes
     bool is_decided;             // true: the host decided on the update, when the step was issued

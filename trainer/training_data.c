@@ -148,13 +148,17 @@ static enum status open_loader(const struct training_data *data, bool validation
     const struct run *run = data->run;
     const struct config *config = run->config;
     struct source_option list[CONFIG_MAX_SOURCES];
+    // The order of logical_micro_batch_of (zero/partition/logical.h).
+    const int64_t ranks_per_pass =
+        stage_reduces_every_micro_batch(config) ? run->comm->world : config->logical_ranks;
     struct loader_options options = {.sources = data_sources(config, validation, list),
                                      .vocab_size = (int)config->model.vocab_size,
                                      .seq_len = (int)config->train.seq_len,
                                      .batch_size = (int)config->train.train_batch_size,
                                      .micro_batch_size = (int)config->train.micro_batch_size,
                                      .first_row = run->comm->rank * (int)config->train.micro_batch_size,
-                                     .row_stride = run->comm->world * (int)config->train.micro_batch_size,
+                                     .row_stride = (int)(ranks_per_pass * config->train.micro_batch_size),
+                                     .pass_stride = run->comm->world * (int)config->train.micro_batch_size,
                                      .rows_before = rows_before,
                                      .context = &run->batches,
                                      .shuffle = config->data.shuffle,
@@ -164,6 +168,7 @@ static enum status open_loader(const struct training_data *data, bool validation
     if (validation) {
         options.batch_size = options.micro_batch_size;
         options.first_row = 0;
+        options.row_stride = options.pass_stride = options.batch_size;
         options.step_stride = run->comm->world;
         options.shuffle = false;
         options.rows_before = NULL;

@@ -582,7 +582,8 @@ static enum status initialize_unit(struct generate_bench *bench, int unit, char 
     size_t n = bench->params.units[unit].elements;
     float *values = allocate(n, sizeof *values);
     params_init_span(&bench->params, 1, unit, 0, n, values);
-    const struct cast_args cast = {to, values, n, DTYPE_F32, bench->type};
+    const struct cast_args cast = {
+        .out = to, .x = values, .n = n, .type = DTYPE_F32, .out_type = bench->type};
     enum status status = bench->device->ops->cast(&bench->stream, &cast);
     free(values);
     return status;

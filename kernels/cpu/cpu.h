@@ -134,11 +134,9 @@ size_t CPU_OP(attention_decode_workspace)(const struct device *device,
 size_t CPU_OP(attention_backward_workspace)(const struct device *device,
                                             const struct attention_backward_args *args);
 size_t CPU_OP(cross_entropy_workspace)(const struct device *device, const struct cross_entropy_args *args);
-size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
-                                            const struct layernorm_backward_args *args);
-size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
-                                          const struct rmsnorm_backward_args *args);
-size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
+size_t CPU_OP(layernorm_backward_workspace)(const struct layernorm_backward_args *args);
+size_t CPU_OP(rmsnorm_backward_workspace)(const struct rmsnorm_backward_args *args);
+size_t CPU_OP(rope_backward_workspace)(const struct rope_backward_args *args);
 size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct mix_backward_args *args);
 // matrix_product with a strip, for one matrix. Whatever the strip's width, only one triangle is computed.
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);

@@ -252,10 +252,10 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         close_device(&cpu->device);
         return status;
     }
-    char library[64];
+    char library[64], model[64];
     struct device *device = &cpu->device;
-    snprintf(device->arithmetic, sizeof device->arithmetic, "%s, %s", isa->name,
-             product_library(library, sizeof library));
+    snprintf(device->arithmetic, sizeof device->arithmetic, "%s, %s, %s", isa->name,
+             product_library(library, sizeof library), processors_model(model, sizeof model));
     snprintf(device->description, sizeof device->description, "CPU, %s, %d thread%s", device->arithmetic,
              device->n_threads, device->n_threads == 1 ? "" : "s");
     *out = &cpu->device;

@@ -1,10 +1,13 @@
-// Matrix products. The output is divided among the threads. Each thread computes its rows and columns in
-// tiles that fit in the cache. For each tile:
+// Matrix products. The output is divided into cells, of which each thread computes some. The sums of a cell
+// are computed in tiles of terms. For each tile:
 //   1. upcast the operands where needed, or copy those that oneDNN reads slowly
 //   2. multiply with oneDNN (onednn.h), with sums in fp32
-//   3. apply the epilogue: bias, residual, activation, rounding
-// On AMX, isa/matmul.c computes a thread's product instead. The division among threads depends on the
-// product's shape and the number of threads only.
+//   3. after the last tile, apply the epilogue: bias, residual, activation, rounding
+// On AMX, isa/matmul.c computes the product instead, and each thread has a rectangle of the output.
+//
+// Determinism: the bits do not depend on the number of threads. oneDNN divides a sum by sizes that depend on
+// the rows and columns of the call, so the calls are the same for any number of threads: cells depend on the
+// product alone. On AMX, the order of a sum depends on the number of its terms only.
 #include "kernels/cpu/matmul.h"
 
 #include <math.h>
@@ -47,11 +50,16 @@ static inline const void *matmul_element(const void *tensor, enum dtype type, in
     return tensor ? (const char *)tensor + index * (int64_t)dtype_size(type) : NULL;
 }
 
+// Returns the number of tiles of `size` that n elements take.
+static inline int64_t tiles_in(int64_t n, int64_t size) {
+    return (n + size - 1) / size;
+}
+
 // Returns the size of the tiles if n elements are divided into the fewest tiles of at most `most`, of equal
 // size, rounded up to a multiple of `grain`. 0 if n is 0.
 static inline int64_t matmul_tile_size(int64_t n, int64_t most, int64_t grain) {
-    int64_t n_tiles = n > most ? (n + most - 1) / most : 1, mine = (n + n_tiles - 1) / n_tiles;
-    return (mine + grain - 1) / grain * grain;
+    const int64_t n_tiles = n > most ? tiles_in(n, most) : 1;
+    return tiles_in(tiles_in(n, n_tiles), grain) * grain;
 }
 
 static inline int64_t matmul_least(int64_t a, int64_t b) {
@@ -65,19 +73,6 @@ struct tile_sizes {
 struct place {
     int64_t m, n, k; // indices of a tile's first element
 };
-
-// Maximum size of a tile: rows, columns and terms of the sum. Tiles are large, so that a tile of b, upcast
-// once, serves many rows of a. They are small enough that the epilogue finds the product of a tile in the
-// cache. A tile of b has at most TILE_B_ELEMENTS elements. The columns of a tile are a multiple of
-// TILE_COLUMN_GRAIN.
-#define TILE_ROWS         512
-#define TILE_COLUMNS      3072
-#define TILE_TERMS        4096
-#define TILE_B_ELEMENTS   ((int64_t)8 << 20)
-#define TILE_COLUMN_GRAIN 64
-// Limits for weight gradients, which have as many rows as the weight and sum over the rows of the batch.
-#define ACCUMULATED_ROWS  3072
-#define ACCUMULATED_TERMS 1024
 
 // ---- epilogues
 
@@ -102,23 +97,42 @@ static struct linear_epilogue_args matmul_epilogue(const struct tiled_matmul *pa
     };
 }
 
-// ---- tile sizes for oneDNN
+// ---- cells, and tiles of their terms, for oneDNN
 
-static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct) {
-    struct tile_sizes sizes;
-    if (t->weight_gradient) {
-        sizes.m = matmul_tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
-        sizes.k = matmul_tile_size(t->k, ACCUMULATED_TERMS, 1);
-    } else {
-        // fp32 needs no scratch if oneDNN applies the epilogue, but then one product must sum all terms.
-        const bool whole = direct && t->type == DTYPE_F32;
-        sizes.m = whole ? t->m : matmul_tile_size(t->m, TILE_ROWS, 1);
-        sizes.k = whole ? t->k : matmul_tile_size(t->k, TILE_TERMS, TILE_COLUMN_GRAIN);
+// Cells are of nearly equal size: about 256 x 768, at which oneDNN is as fast as in whole products, or
+// smaller if that gives too few cells to occupy the threads. Where rows allow it, the number of cells is a
+// multiple of 4, so that two or four threads have as many each. Maximum numbers of terms per tile:
+// - TILE_TERMS: if the sums of a tile are in scratch
+// - ACCUMULATED_TERMS: if they are in `out`, to which each tile adds. This is less, to keep copies small.
+#define TILE_TERMS        4096
+#define ACCUMULATED_TERMS 1024
+#define CELL_ROW_GRAIN    8
+#define CELL_COLUMN_GRAIN 64
+#define LEAST_EVEN_ROWS   128 // cells are not made smaller than this for the sake of their number
+
+// Returns the sizes of a cell of an output (m, n), neither of which is 0.
+static struct tile_sizes cell_sizes(int64_t m, int64_t n) {
+    // The first row that gives enough cells applies, or the last row.
+    static const struct {
+        int rows, columns, enough;
+    } most[] = {{256, 768, 8}, {128, 768, 4}, {128, 384, 4}, {64, 384, 4}, {64, 192, 4}, {64, 64, 0}};
+    for (int i = 0;; i++) {
+        struct tile_sizes cell = {.n = matmul_tile_size(n, most[i].columns, CELL_COLUMN_GRAIN)};
+        const int64_t columns = tiles_in(n, cell.n), rows = tiles_in(m, most[i].rows),
+                      grain = columns % 4 == 0   ? 1
+                              : columns % 2 == 0 ? 2
+                                                 : 4,
+                      even_rows = tiles_in(rows, grain) * grain, is_even = m / even_rows >= LEAST_EVEN_ROWS;
+        cell.m = matmul_tile_size(m, tiles_in(m, is_even ? even_rows : rows), CELL_ROW_GRAIN);
+        if (tiles_in(m, cell.m) * columns >= most[i].enough)
+            return cell;
     }
-    int64_t columns = TILE_B_ELEMENTS / matmul_least(sizes.k, TILE_B_ELEMENTS / TILE_COLUMN_GRAIN);
-    columns = columns / TILE_COLUMN_GRAIN * TILE_COLUMN_GRAIN;
-    sizes.n = matmul_tile_size(t->n, matmul_least(columns, TILE_COLUMNS), TILE_COLUMN_GRAIN);
-    return sizes;
+}
+
+// Cells are numbered down the columns, so that a thread that computes consecutive ones copies b only once for
+// all of a column.
+static int64_t cells_of(const struct tiled_matmul *t, const struct tile_sizes *cell) {
+    return tiles_in(t->m, cell->m) * tiles_in(t->n, cell->n);
 }
 
 // ---- one tile of a product by oneDNN
@@ -143,7 +157,7 @@ struct tile {
     void *workspace;
 };
 
-// A thread's walk through the tiles of its product.
+// A thread's walk through the tiles of its cells.
 struct walk {
     const struct tiled_matmul *matmul;
     struct cpu_device *cpu;
@@ -152,6 +166,7 @@ struct walk {
     enum dtype product_type;    // of the operands that oneDNN multiplies: type of the matmul, or fp32
     struct matmul_operand a, b; // strides of the operands, or of their copies in scratch; data is not used
     bool copies_a, copies_b;    // operands are copied to scratch: upcast, or with a better row stride
+    struct place copied_a, copied_b; // the tiles of which scratch has copies; -1: none
     bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
     char *scratch; // NULL in a dry run
     size_t scratch_bytes; // maximum that a tile has used so far
@@ -172,16 +187,38 @@ static struct matmul_operand copy_strides(const struct matmul_operand *operand, 
     return (struct matmul_operand){.row = 1, .column = product_row(rows)};
 }
 
+// True if an fp32 operand is multiplied faster if it is first copied to rows with another stride: oneDNN
+// reads it in place, by rows of the inner dimension, with a page or a few cache sets for each row. A copy
+// pays if each of its elements is multiplied often enough, and always where rows share cache sets.
+//   stride   of its rows, in elements
+//   uses     multiplications with each element per tile
+#define COPY_USES 128
+static bool gains_by_copy(const struct tile_sizes *cell, int64_t stride, int64_t uses) {
+    const bool shares_sets = stride * (int64_t)sizeof(float) % 2048 == 0;
+    return product_reads_in_place(cell->m, cell->n) && stride != 1 && (shares_sets || uses >= COPY_USES);
+}
+
+static int64_t terms_of(const struct walk *walk) {
+    const struct tiled_matmul *t = walk->matmul;
+    if (t->weight_gradient)
+        return matmul_tile_size(t->k, ACCUMULATED_TERMS, 1);
+    if (!walk->direct || t->type != DTYPE_F32)
+        return matmul_tile_size(t->k, TILE_TERMS, CELL_COLUMN_GRAIN);
+    // oneDNN adds a bias and a residual once, with all terms in one product.
+    if (t->bias || t->residual || !walk->copies_b)
+        return t->k;
+    return matmul_tile_size(t->k, ACCUMULATED_TERMS, CELL_COLUMN_GRAIN);
+}
+
 static void multiply_in(struct walk *walk, enum dtype type) {
     const struct tiled_matmul *t = walk->matmul;
     struct tile_sizes *sizes = &walk->sizes;
-    // A weight gradient sums over the rows of dout and of x, which oneDNN reads slowly at some strides.
-    const bool upcasts = type != t->type, sums_rows = t->weight_gradient && type == DTYPE_F32;
+    const bool upcasts = type != t->type, is_fp32 = type == DTYPE_F32;
     walk->product_type = type;
-    walk->copies_a = upcasts || (sums_rows && product_is_slow_at(t->a.column, t->n));
-    walk->copies_b = upcasts || (sums_rows && product_is_slow_at(t->b.row, t->n));
-    if (walk->copies_a && !upcasts)
-        sizes->m = matmul_tile_size(t->m, TILE_ROWS, TILE_COLUMN_GRAIN);
+    walk->copies_a = upcasts || (is_fp32 && gains_by_copy(sizes, t->a.column, sizes->n));
+    walk->copies_b = upcasts || (is_fp32 && gains_by_copy(sizes, t->b.row, sizes->m));
+    walk->copied_a = walk->copied_b = (struct place){-1, -1, -1};
+    sizes->k = terms_of(walk);
     walk->a = walk->copies_a ? copy_strides(&t->a, sizes->m, sizes->k) : t->a;
     walk->b = walk->copies_b ? copy_strides(&t->b, sizes->k, sizes->n) : t->b;
 }
@@ -193,11 +230,11 @@ static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device 
         .matmul = matmul,
         .cpu = cpu,
         .products = cpu->products[thread],
+        .sizes = cell_sizes(matmul->m, matmul->n),
         .direct = matmul->weight_gradient ||
                   (!has_factors && (!is_16_bit || (matmul->out_type == DTYPE_F32 && !matmul->bias &&
                                                    !matmul->residual && !matmul->activation))),
     };
-    walk.sizes = tile_sizes_of(matmul, walk.direct);
     multiply_in(&walk, is_16_bit && multiplies_16_bit(cpu, matmul->type) ? matmul->type : DTYPE_F32);
     return walk;
 }
@@ -300,23 +337,23 @@ static void copy_operand(const struct walk *walk, const struct matmul_operand *f
     walk->cpu->isa->linear_upcast(&args);
 }
 
-// Copies a tile's operands to scratch, if the walk copies them and the previous tile did not leave the same
-// copy there. The copy of b serves all tiles of the same columns if one tile has all terms of the sums. The
-// copy of a serves all tiles if one tile also has all rows.
-static void copy_operands(const struct walk *walk, struct place at, struct tile *tile) {
+// Copies a tile's operands to scratch, if the walk copies them and an earlier tile did not leave the same
+// copy there.
+static void copy_operands(struct walk *walk, struct place at, struct tile *tile) {
     const struct tiled_matmul *t = walk->matmul;
-    const bool one_k = walk->sizes.k >= t->k, one_m = walk->sizes.m >= t->m;
-    struct product_shape shape = shape_at(walk, at);
+    const struct product_shape shape = shape_at(walk, at);
     struct product_operands *operands = &tile->operands;
     if (walk->copies_a) {
-        if (!(one_k && one_m && at.n > 0))
+        if (walk->copied_a.m != at.m || walk->copied_a.k != at.k)
             copy_operand(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, tile->copies[0]);
         operands->a = tile->copies[0];
+        walk->copied_a = at;
     }
     if (walk->copies_b) {
-        if (!(one_k && at.m > 0))
+        if (walk->copied_b.n != at.n || walk->copied_b.k != at.k)
             copy_operand(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, tile->copies[1]);
         operands->b = tile->copies[1];
+        walk->copied_b = at;
     }
 }
 
@@ -341,28 +378,51 @@ static bool needs_epilogue(const struct walk *walk) {
     return !walk->direct || t->activation != ACTIVATION_NONE;
 }
 
-// ---- all tiles of one thread's product by oneDNN
+// ---- all cells of a thread by oneDNN
 
-// Walks through the tiles of one thread's product.
-//   bytes   NULL: the product is computed. Otherwise a dry run: nothing is computed, and *bytes is raised
+// Computes a tile, or only counts its scratch if `runs` is false.
+static enum status visit_tile(struct walk *walk, struct place at, bool runs) {
+    struct tile tile = {0};
+    TRY(tile_at(walk, at, &tile));
+    if (!runs)
+        return STATUS_OK;
+    copy_operands(walk, at, &tile);
+    TRY(product_run(walk->products, tile.product, &tile.operands, tile.workspace));
+    if (at.k + walk->sizes.k >= walk->matmul->k && needs_epilogue(walk))
+        apply_epilogue(walk, at, &tile);
+    return STATUS_OK;
+}
+
+// Visits the tiles of the cells [begin, end) of one column. If `out` holds the sums and b is copied, each
+// tile of b is copied once, for all cells. Otherwise one cell is finished before the next.
+static enum status visit_column(struct walk *walk, int64_t column, int64_t begin, int64_t end, bool runs) {
+    const int64_t n_tiles = tiles_in(walk->matmul->k, walk->sizes.k), n_cells = end - begin;
+    const bool by_terms = walk->direct && walk->copies_b;
+    for (int64_t i = 0; i < n_cells * n_tiles; i++) {
+        const int64_t cell = by_terms ? i % n_cells : i / n_tiles,
+                      tile = by_terms ? i / n_cells : i % n_tiles;
+        TRY(visit_tile(walk,
+                       (struct place){.m = (begin + cell) * walk->sizes.m,
+                                      .n = column * walk->sizes.n,
+                                      .k = tile * walk->sizes.k},
+                       runs));
+    }
+    return STATUS_OK;
+}
+
+// Computes the cells of one thread.
+//   bytes   NULL: the cells are computed. Otherwise a dry run: nothing is computed, and *bytes is raised
 //     to the scratch that the thread needs
-static enum status visit_tiles(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
-                               char *scratch, size_t *bytes) {
-    struct walk walk = walk_of(part, cpu, thread);
-    struct place at;
+static enum status visit_cells(struct cpu_device *cpu, const struct tiled_matmul *matmul,
+                               struct parallel_span cells, int thread, char *scratch, size_t *bytes) {
+    struct walk walk = walk_of(matmul, cpu, thread);
+    const int64_t per_column = tiles_in(matmul->m, walk.sizes.m);
     walk.scratch = scratch;
-    for (at.n = 0; at.n < part->n; at.n += walk.sizes.n)
-        for (at.m = 0; at.m < part->m; at.m += walk.sizes.m)
-            for (at.k = 0; at.k < part->k; at.k += walk.sizes.k) {
-                struct tile tile = {0};
-                TRY(tile_at(&walk, at, &tile));
-                if (bytes)
-                    continue;
-                copy_operands(&walk, at, &tile);
-                TRY(product_run(walk.products, tile.product, &tile.operands, tile.workspace));
-                if (at.k + walk.sizes.k >= part->k && needs_epilogue(&walk))
-                    apply_epilogue(&walk, at, &tile);
-            }
+    for (int64_t cell = (int64_t)cells.begin, n; cell < (int64_t)cells.end; cell += n) {
+        const int64_t first = cell % per_column;
+        n = matmul_least(per_column - first, (int64_t)cells.end - cell);
+        TRY(visit_column(&walk, cell / per_column, first, first + n, !bytes));
+    }
     if (bytes && walk.scratch_bytes > *bytes)
         *bytes = walk.scratch_bytes;
     return STATUS_OK;
@@ -493,15 +553,13 @@ static void matmul_amx_run(const struct cpu_device *cpu, const struct tiled_matm
                 amx_visit(&walk, &at);
 }
 
-// ---- division among threads
+// ---- division among threads on AMX
 
 static int threads_of(const struct device *device, const struct tiled_matmul *matmul) {
     return cpu_threads(device, (size_t)(matmul->m * matmul->n));
 }
 
-// The output is divided into a grid of rectangles, one per thread. That is 10 to 25% faster than oneDNN's own
-// threading, which shares packed operands (measured with two threads, 256 and 1024 rows of 768 and 3072
-// elements).
+// The output is divided into a grid of rectangles, one per thread.
 struct grid {
     int rows, columns;
 };
@@ -511,23 +569,19 @@ struct grid {
 // costs 8 times as much as reading activations. In a weight gradient, the cost applies to the rows, which are
 // those of the weight. Among grids of equal cost, the one with the fewest columns is chosen, since the thread
 // that reads a row has often produced it.
-// PACKED_COST applies to cached operands on AMX, where b is packed before the products and a during them.
+// PACKED_COST applies to cached operands, since b is packed before the products and a during them.
 #define WEIGHTS_COST        8
 #define CACHED_WEIGHTS      ((int64_t)1 << 18) // elements; larger weights do not stay in the caches
 #define PACKED_COST         2
 #define THREAD_COLUMN_GRAIN 16
 
-static int cost_of_weights(const struct device *device, const struct tiled_matmul *t) {
+static int cost_of_weights(const struct tiled_matmul *t) {
     const int64_t n_weights = t->n * (t->weight_gradient ? t->m : t->k);
-    if (n_weights <= CACHED_WEIGHTS)
-        return 1;
-    if (!t->is_cached)
-        return WEIGHTS_COST;
-    return matmul_is_on_amx((const struct cpu_device *)device, t) ? PACKED_COST : 1;
+    return n_weights <= CACHED_WEIGHTS ? 1 : t->is_cached ? PACKED_COST : WEIGHTS_COST;
 }
 
-static struct grid grid_of(const struct device *device, const struct tiled_matmul *t) {
-    const int n_threads = threads_of(device, t), of_weights = cost_of_weights(device, t);
+static struct grid grid_of(const struct tiled_matmul *t, int n_threads) {
+    const int of_weights = cost_of_weights(t);
     struct grid best = {1, n_threads};
     double least_cost = HUGE_VAL;
     for (int columns = 1; columns <= n_threads; columns++) {
@@ -571,21 +625,56 @@ static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct g
 
 // ---- running a product on all threads
 
+// oneDNN runs on the calling thread. That is 10 to 25% faster than its own threading, which shares packed
+// operands (measured with two threads, 256 and 1024 rows of 768 and 3072 elements).
+
+// How a product is divided: on AMX into a grid, otherwise into cells.
+struct division {
+    bool on_amx;
+    int n_threads;
+    struct grid grid;
+    size_t n_cells;
+};
+
+static struct division divide(const struct device *device, const struct tiled_matmul *matmul) {
+    struct division division = {.on_amx = matmul_is_on_amx((const struct cpu_device *)device, matmul),
+                                .n_threads = threads_of(device, matmul)};
+    if (division.on_amx) {
+        division.grid = grid_of(matmul, division.n_threads);
+    } else if (matmul->m > 0 && matmul->n > 0) {
+        const struct tile_sizes cell = cell_sizes(matmul->m, matmul->n);
+        division.n_cells = (size_t)cells_of(matmul, &cell);
+        if (division.n_cells < (size_t)division.n_threads)
+            division.n_threads = (int)division.n_cells;
+    }
+    return division;
+}
+
+// Computes what one thread computes, or raises *bytes to the scratch for it.
+//   bytes   NULL: computes
+static enum status run_part(struct cpu_device *cpu, const struct tiled_matmul *matmul,
+                            const struct division *division, int thread, char *scratch, size_t *bytes) {
+    if (!division->on_amx) {
+        const struct parallel_span cells =
+            parallel_span_of(division->n_cells, 1, thread, division->n_threads);
+        return cells.begin < cells.end ? visit_cells(cpu, matmul, cells, thread, scratch, bytes) : STATUS_OK;
+    }
+    const struct tiled_matmul mine = thread_product(matmul, division->grid, thread);
+    if (bytes)
+        matmul_amx_size(cpu, &mine, bytes);
+    else
+        matmul_amx_run(cpu, &mine, scratch);
+    return STATUS_OK;
+}
+
 // Raises *bytes to the workspace that tiled_matmul_run needs for this product.
 static enum status tiled_matmul_workspace(struct device *device, const struct tiled_matmul *matmul,
                                           size_t *bytes) {
-    struct cpu_device *cpu = (struct cpu_device *)device;
-    const int n_threads = threads_of(device, matmul);
-    const struct grid grid = grid_of(device, matmul);
+    const struct division division = divide(device, matmul);
     size_t of_thread = 0;
-    for (int thread = 0; thread < n_threads; thread++) {
-        const struct tiled_matmul mine = thread_product(matmul, grid, thread);
-        if (matmul_is_on_amx(cpu, &mine))
-            matmul_amx_size(cpu, &mine, &of_thread);
-        else
-            TRY(visit_tiles(cpu, &mine, thread, NULL, &of_thread));
-    }
-    of_thread *= (size_t)n_threads;
+    for (int thread = 0; thread < division.n_threads; thread++)
+        TRY(run_part((struct cpu_device *)device, matmul, &division, thread, NULL, &of_thread));
+    of_thread *= (size_t)division.n_threads;
     *bytes = of_thread > *bytes ? of_thread : *bytes;
     return STATUS_OK;
 }
@@ -593,42 +682,37 @@ static enum status tiled_matmul_workspace(struct device *device, const struct ti
 struct run_call {
     struct stream *stream;
     const struct tiled_matmul *matmul;
-    struct grid grid;
+    struct division division;
     size_t workspace_of_part;
     atomic_int *worst; // the worst enum status of all threads
 };
 
-static void run_cell(const void *context, int thread, int n_threads) {
+static void run_on_thread(const void *context, int thread, int n_threads) {
     (void)n_threads;
     const struct run_call *call = context;
-    struct cpu_device *cpu = (struct cpu_device *)call->stream->device;
-    const struct tiled_matmul mine = thread_product(call->matmul, call->grid, thread);
     char *scratch = call->stream->workspace;
     if (scratch)
         scratch += (size_t)thread * call->workspace_of_part;
-    if (matmul_is_on_amx(cpu, &mine)) {
-        matmul_amx_run(cpu, &mine, scratch);
-        return;
-    }
-    int status = (int)visit_tiles(cpu, &mine, thread, scratch, NULL);
+    int status = (int)run_part((struct cpu_device *)call->stream->device, call->matmul, &call->division,
+                               thread, scratch, NULL);
     int worst = atomic_load(call->worst);
     while (status > worst && !atomic_compare_exchange_weak(call->worst, &worst, status))
         ;
 }
 
 static enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) {
-    const int n_threads = threads_of(stream->device, matmul);
+    const struct division division = divide(stream->device, matmul);
     atomic_int worst = STATUS_OK;
     const struct run_call call = {
         .stream = stream,
         .matmul = matmul,
-        .grid = grid_of(stream->device, matmul),
+        .division = division,
         // This may be more than the product needs, since the workspace is sized for other operations too.
         .workspace_of_part =
-            stream->workspace_bytes / (size_t)n_threads / MATMUL_ALIGNMENT * MATMUL_ALIGNMENT,
+            stream->workspace_bytes / (size_t)division.n_threads / MATMUL_ALIGNMENT * MATMUL_ALIGNMENT,
         .worst = &worst,
     };
-    parallel_run(n_threads, run_cell, &call);
+    parallel_run(division.n_threads, run_on_thread, &call);
     return (enum status)atomic_load(&worst);
 }
 

@@ -13,10 +13,10 @@
 //                                             bf16,  any                       oneDNN in fp32, on tiles that
 //                                             fp16                             isa/matmul.c upcasts
 //
-// Sums are fp32 throughout. matmul.c divides the products of the last rows, "every other product", among the
-// threads and into tiles.
-// isa/matmul.c applies the epilogue, unless oneDNN can apply all of it: in fp32 without an activation, and
-// for weight gradients.
+// Sums are fp32 throughout, and the bits of all do not depend on the number of threads. matmul.c divides the
+// products of the last rows, "every other product", among the threads: on AMX into a grid, otherwise into
+// cells of the output, which depend on the product alone. isa/matmul.c applies the epilogue, unless oneDNN
+// can apply all of it: in fp32 without an activation, and for weight gradients.
 #ifndef ZERO_KERNELS_CPU_MATMUL_H
 #define ZERO_KERNELS_CPU_MATMUL_H
 

@@ -158,8 +158,8 @@ bool onednn_has_amx(void) {
     return uses(dnnl_cpu_isa_avx512_core_amx);
 }
 
-bool product_is_slow_at(int64_t stride, int64_t n) {
-    return stride * (int64_t)sizeof(float) % 2048 == 0 && n <= 512 && !uses(dnnl_cpu_isa_avx512_core);
+bool product_reads_in_place(int64_t m, int64_t n) {
+    return 1.0 / (double)m + 1.0 / (double)n >= 0.0038 && !uses(dnnl_cpu_isa_avx512_core);
 }
 #else
 static const char *instruction_set(void) {
@@ -170,8 +170,8 @@ bool onednn_has_amx(void) {
     return false;
 }
 
-bool product_is_slow_at(int64_t stride, int64_t n) {
-    (void)stride, (void)n;
+bool product_reads_in_place(int64_t m, int64_t n) {
+    (void)m, (void)n;
     return false;
 }
 #endif

@@ -63,11 +63,12 @@ static inline int64_t product_row(int64_t n) {
     return (n + 15) / 16 * 16 + 16;
 }
 
-// True if an fp32 product with n columns is slow because of the stride of an operand whose rows are the
-// inner dimension, as in weight gradients. `stride` is in elements. Rows at multiples of 2 KiB share few
-// cache sets. Without AVX-512 and with few columns, oneDNN reads such operands in place, which takes 1.4 to
-// 2.4 times as long. Multiplying a copy with another stride gives the same bits.
-bool product_is_slow_at(int64_t stride, int64_t n);
+// True if oneDNN does not pack the operands of an fp32 product (m, n) but reads them where they are: without
+// AVX-512, if 1 / m + 1 / n >= 0.0038. Operands whose rows are the inner dimension are then read slowly
+// unless their rows are close together: 256 x 768 with 1024 terms takes 1.1 to 1.3 times as long with strides
+// of 768 to 2304 elements, and 2 times as long at multiples of 2 KiB, which share few cache sets.
+// Multiplying a copy with another stride gives the same bits.
+bool product_reads_in_place(int64_t m, int64_t n);
 
 // True if oneDNN multiplies bf16 on AMX.
 bool onednn_has_amx(void);

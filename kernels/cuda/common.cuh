@@ -37,6 +37,7 @@ struct cuda_tickets; // below: the ticket counters of each open stream
 struct cuda_device {
     struct device device; // must be first: cuda_of casts a struct device * to a cuda_device *
     int index;            // the GPU's index in the CUDA runtime
+    int n_processors;     // streaming multiprocessors. Only operations whose bits it cannot change use it
     struct cuda_properties properties;
     struct matmuls *matmuls;
     struct cuda_tickets *tickets;
@@ -113,7 +114,7 @@ static inline const cuda_properties *properties_of(const struct device *device) 
 }
 
 static inline int processors_of(const struct stream *stream) {
-    return properties_of(stream->device)->n_processors;
+    return cuda_of(stream->device)->n_processors;
 }
 
 static inline cudaStream_t queue_of(const struct stream *stream) {

@@ -339,7 +339,7 @@ enum status open_gpu(cuda_device *cuda) {
             properties.name, properties.major, properties.minor);
     cuda->device.capability = capability;
     cuda->device.tensor_core_heads = CUDA_ATTENTION_TENSOR_WIDTH;
-    cuda->properties.n_processors = properties.multiProcessorCount;
+    cuda->n_processors = properties.multiProcessorCount;
     cuda->properties.max_product_workspace = cuda_max_product_workspace(properties.major);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         cuda->device.dense_peak[type] =

@@ -1,5 +1,6 @@
 // Operations on flat spans: fill, cast, lerp, add, sums along a tree, sums in order, and sums of squares by
-// block. All but the sums in order are bandwidth-bound.
+// block, and exactly. All but the sums in order are bandwidth-bound.
+#define EXACT_FUNCTION __host__ __device__ static inline
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -24,6 +25,18 @@ template <class To, class From> struct cast_step {
 
     template <int WIDTH> __device__ void at(size_t i) const {
         store(out + i, load<WIDTH>(x + i));
+    }
+};
+
+template <class T> struct round_step {
+    float *out;
+    const float *x;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> values = load<WIDTH>(x + i);
+        for (int k = 0; k < WIDTH; k++)
+            values.x[k] = upcast(downcast<T>(values.x[k]));
+        store(out + i, values);
     }
 };
 
@@ -215,6 +228,42 @@ __global__ void __launch_bounds__(SQUARES_THREADS)
         partial[blockIdx.y * gridDim.x + blockIdx.x] = sums[0];
 }
 
+// ---- exact sums of squares
+
+constexpr int LEAF_WARPS = 8;
+constexpr unsigned LEAF_BLOCKS = 1024; // at most
+
+// A warp sums a leaf at a time; its lanes are those of kernels/ops.h. A block adds its leaves in shared
+// memory.
+__global__ void __launch_bounds__(32 * LEAF_WARPS)
+    add_squares(unsigned long long *sum, const float *x, size_t n) {
+    __shared__ unsigned long long words[EXACT_WORDS];
+    const size_t n_leaves = (n + SQUARES_LEAF - 1) / SQUARES_LEAF;
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x < EXACT_WORDS)
+        words[threadIdx.x] = 0;
+    __syncthreads();
+    for (size_t leaf = blockIdx.x * LEAF_WARPS + warp; leaf < n_leaves; leaf += gridDim.x * LEAF_WARPS) {
+        const size_t first = leaf * SQUARES_LEAF + lane;
+        double squares = 0;
+#pragma unroll
+        for (int k = 0; k < SQUARES_LEAF; k += SQUARES_LANES) {
+            const double value = first + k < n ? static_cast<double>(x[first + k]) : 0;
+            squares = fma(value, value, squares);
+        }
+        for (int half = SQUARES_LANES / 2; half > 0; half /= 2)
+            squares += __shfl_xor_sync(0xffffffff, squares, half);
+        if (lane != 0)
+            continue;
+        const exact_parts parts = exact_parts_of(squares);
+        for (int i = 0; i < parts.n; i++)
+            atomicAdd(&words[parts.first + i], static_cast<unsigned long long>(parts.part[i]));
+    }
+    __syncthreads();
+    if (threadIdx.x < EXACT_WORDS && words[threadIdx.x] > 0)
+        atomicAdd(&sum[threadIdx.x], words[threadIdx.x]);
+}
+
 } // namespace
 
 extern "C" enum status cuda_fill(struct stream *stream, const struct fill_args *args) {
@@ -227,6 +276,12 @@ extern "C" enum status cuda_fill(struct stream *stream, const struct fill_args *
 
 extern "C" enum status cuda_cast(struct stream *stream, const struct cast_args *args) {
     bool aligned = is_aligned(args->out) && is_aligned(args->x);
+    if (args->through != DTYPE_F32)
+        return with_type(args->through, [&](auto zero) {
+            const round_step<decltype(zero)> step = {static_cast<float *>(args->out),
+                                                     static_cast<const float *>(args->x)};
+            return over_span<widest_access<float>()>("cast", stream, step, args->n, aligned);
+        });
     return with_type(args->type, [&](auto from) {
         return with_type(args->out_type, [&](auto to) {
             using From = decltype(from);
@@ -315,4 +370,12 @@ extern "C" enum status cuda_sum_squares_of(struct stream *stream, double *partia
 extern "C" enum status cuda_sum_squares(struct stream *stream, const struct sum_squares_args *args) {
     return args->n == 0 ? STATUS_OK
                         : cuda_sum_squares_of(stream, args->partial, args->x, args->n, 1, 0, args->type);
+}
+
+extern "C" enum status cuda_add_squares(struct stream *stream, const struct add_squares_args *args) {
+    if (args->n == 0)
+        return STATUS_OK;
+    const size_t blocks = ceil_divide(args->n, SQUARES_LEAF * LEAF_WARPS);
+    return LAUNCH(stream, add_squares, blocks < LEAF_BLOCKS ? static_cast<unsigned>(blocks) : LEAF_BLOCKS,
+                  32 * LEAF_WARPS, 0, reinterpret_cast<unsigned long long *>(args->sum), args->x, args->n);
 }

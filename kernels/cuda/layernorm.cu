@@ -186,8 +186,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
 
 template <class T, int WIDTH>
 enum status launch_backward(struct stream *stream, const struct layernorm_backward_args *args) {
-    struct norm_division shape =
-        norm_backward_divide(properties_of(stream->device), args->N, args->C, 2, WIDTH);
+    struct norm_division shape = norm_backward_divide(args->N, args->C, 2, WIDTH);
     backward_tensors<T> tensors = {static_cast<T *>(args->dx),
                                    static_cast<T *>(args->out),
                                    static_cast<const T *>(args->dout),

@@ -6,6 +6,7 @@
 // Each rule and each type of moments has its own kernel. The types of gradients and parameters are tested
 // at run time; all threads take the same branch.
 #define MOMENT_FUNCTION __host__ __device__ static inline
+#define EXACT_FUNCTION  __host__ __device__ static inline
 #include "kernels/cuda/launch_bounds.cuh"
 #include "kernels/cuda/span.cuh"
 #define UPDATE_FUNCTION __host__ __device__ static inline

@@ -42,9 +42,7 @@ static size_t embedding_backward_bytes(const struct embedding_backward_args *arg
 
 // ---- norms and rotary embedding
 
-struct norm_division norm_backward_divide(const struct cuda_properties *properties, int N, int C, int n_sums,
-                                          int width) {
-    const size_t blocks_per_processor = 2;
+struct norm_division norm_backward_divide(int N, int C, int n_sums, int width) {
     struct norm_division shape;
     size_t warps = divided((size_t)C, (size_t)width * CUDA_WARP);
     shape.row_threads = (int)smaller(warps * CUDA_WARP, NORM_BACKWARD_THREADS);
@@ -53,46 +51,37 @@ struct norm_division norm_backward_divide(const struct cuda_properties *properti
     shape.rows = NORM_BACKWARD_THREADS / shape.row_threads;
     if ((size_t)shape.rows * row_bytes > NORM_SHARED_BYTES)
         shape.rows = shape.staged ? (int)(NORM_SHARED_BYTES / row_bytes) : 1;
-    shape.blocks = (int)smaller(
-        divided((size_t)N, (size_t)shape.rows),
-        smaller(blocks_per_processor * (size_t)properties->n_processors, (CUDA_TICKETS - 1) * NORM_GROUP));
+    shape.blocks = (int)smaller(divided((size_t)N, (size_t)shape.rows), NORM_BLOCKS);
     return shape;
 }
 
 // A call accesses 16 bytes at a time if its tensors are aligned, otherwise one element. Plans do not know
 // which, so this returns the larger of the two sizes.
-static size_t norm_backward_bytes(const struct cuda_properties *properties, int N, int C, int n_sums,
-                                  enum dtype type) {
+static size_t norm_backward_bytes(int N, int C, int n_sums, enum dtype type) {
     int packed = 16 / (int)dtype_size(type);
-    size_t blocks = larger((size_t)norm_backward_divide(properties, N, C, n_sums, 1).blocks,
-                           (size_t)norm_backward_divide(properties, N, C, n_sums, packed).blocks);
+    size_t blocks = larger((size_t)norm_backward_divide(N, C, n_sums, 1).blocks,
+                           (size_t)norm_backward_divide(N, C, n_sums, packed).blocks);
     return blocks * (size_t)n_sums * (size_t)C * sizeof(float);
 }
 
-static size_t layernorm_backward_bytes(const struct cuda_properties *properties,
-                                       const struct layernorm_backward_args *args) {
-    return norm_backward_bytes(properties, args->N, args->C, 2, args->type);
+static size_t layernorm_backward_bytes(const struct layernorm_backward_args *args) {
+    return norm_backward_bytes(args->N, args->C, 2, args->type);
 }
 
-static size_t rmsnorm_backward_bytes(const struct cuda_properties *properties,
-                                     const struct rmsnorm_backward_args *args) {
-    return norm_backward_bytes(properties, args->N, args->C, 1, args->type);
+static size_t rmsnorm_backward_bytes(const struct rmsnorm_backward_args *args) {
+    return norm_backward_bytes(args->N, args->C, 1, args->type);
 }
 
-int cuda_rope_backward_blocks(const struct cuda_properties *properties,
-                              const struct rope_backward_args *args) {
+int cuda_rope_backward_blocks(const struct rope_backward_args *args) {
     const size_t heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // a head takes at most a warp
     size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K);
-    return (int)smaller(divided(heads, heads_per_block),
-                        smaller((size_t)CUDA_ROPE_BLOCKS * (size_t)properties->n_processors,
-                                (CUDA_TICKETS - 1) * NORM_GROUP));
+    return (int)smaller(divided(heads, heads_per_block), NORM_BLOCKS);
 }
 
-static size_t rope_backward_bytes(const struct cuda_properties *properties,
-                                  const struct rope_backward_args *args) {
+static size_t rope_backward_bytes(const struct rope_backward_args *args) {
     if (!args->dq_weight && !args->dk_weight)
         return 0;
-    return (size_t)cuda_rope_backward_blocks(properties, args) * 2 * (size_t)args->D * sizeof(float);
+    return (size_t)cuda_rope_backward_blocks(args) * 2 * (size_t)args->D * sizeof(float);
 }
 
 // ---- linear layers
@@ -133,12 +122,11 @@ static size_t linear_bytes(struct linear_scratch scratch) {
 
 // rope_backward reuses the memory of delta (dout times out, summed per query and head), since it runs after
 // the kernels that read delta.
-static size_t attention_backward_bytes(const struct cuda_properties *properties,
-                                       const struct attention_backward_args *args) {
+static size_t attention_backward_bytes(const struct attention_backward_args *args) {
     struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
     size_t bytes = (size_t)args->B * (size_t)args->T * (size_t)args->H * sizeof(float); // delta
     for (int i = attention_rope_backward(args, rotations) - 1; i >= 0; i--)
-        bytes = larger(bytes, rope_backward_bytes(properties, &rotations[i]));
+        bytes = larger(bytes, rope_backward_bytes(&rotations[i]));
     return bytes;
 }
 
@@ -159,11 +147,11 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
     case OP_embedding_backward:
         return embedding_backward_bytes(args);
     case OP_layernorm_backward:
-        return layernorm_backward_bytes(properties, args);
+        return layernorm_backward_bytes(args);
     case OP_rmsnorm_backward:
-        return rmsnorm_backward_bytes(properties, args);
+        return rmsnorm_backward_bytes(args);
     case OP_rope_backward:
-        return rope_backward_bytes(properties, args);
+        return rope_backward_bytes(args);
     case OP_mix_backward:
         return (size_t)cuda_mix_blocks(args) * CUDA_MIX_SUMS_BYTES;
     case OP_linear_forward:
@@ -173,7 +161,7 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
     case OP_matrix_product:
         return matrix_product_bytes(properties, args);
     case OP_attention_backward:
-        return attention_backward_bytes(properties, args);
+        return attention_backward_bytes(args);
     case OP_sample:
         return sample_bytes(args);
     default:
@@ -258,9 +246,8 @@ int cuda_launches(enum operation operation, const void *args, bool by_cudnn) {
 // ---- a device for planning that needs no GPU, driver, runtime or CUDA in the build: it answers with the
 // formulas above, and refuses everything else
 
-// The largest values that any GPU has today, so that no workspace is planned too small.
+// The largest value that any GPU has today, so that no workspace is planned too small.
 static const struct cuda_properties largest_gpu = {
-    .n_processors = 192, // NVIDIA's full GB202; an H200 has 132
     .max_product_workspace = (size_t)32 << 20,
 };
 

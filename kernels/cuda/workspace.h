@@ -9,9 +9,9 @@
 #define CUDA_WARP                32
 #define CUDA_WORKSPACE_ALIGNMENT 256 // bytes: alignment of each buffer in a call's workspace
 
-// The properties of a GPU that the formulas depend on.
+// What the formulas depend on. They do not depend on a GPU's number of multiprocessors, since that would let
+// it decide the order of sums.
 struct cuda_properties {
-    int n_processors;             // streaming multiprocessors
     size_t max_product_workspace; // bytes: the limit for one matrix product
 };
 // Returns the bytes of workspace that NVIDIA recommends for cuBLAS, by major compute capability.
@@ -51,7 +51,9 @@ static inline bool cuda_attention_rotates(const struct attention_rope *rope, enu
 // accesses of `width` elements. Each block has n_sums * C floats of workspace for its sums (dweight and
 // dbias: n_sums is 2; dweight alone: 1). Of every NORM_GROUP blocks, the last to finish adds up the sums of
 // its group. The last of these blocks adds up the groups' sums. Ticket counters (CUDA_TICKETS) tell a block
-// whether it is last.
+// whether it is last. The number of blocks decides the order of the sums, so its maximum is a constant: about
+// as many as a data-center GPU runs at once, at two per multiprocessor.
+#define NORM_BLOCKS           256
 #define NORM_GROUP            16
 #define NORM_SHARED_BYTES     ((size_t)40 << 10) // maximum per block; an SM of any GPU fits two such blocks
 #define NORM_BACKWARD_THREADS 512                // maximum number of threads per block
@@ -60,16 +62,15 @@ struct norm_division {
     int blocks;
     bool staged; // a block sums in shared memory, otherwise in the workspace
 };
-struct norm_division norm_backward_divide(const struct cuda_properties *properties, int N, int C, int n_sums,
-                                          int width);
+struct norm_division norm_backward_divide(int N, int C, int n_sums, int width);
 
 // rope_backward with gradients of the norm's weights: each block has 2 * D floats of workspace for its
-// sums. The sums of all blocks are added up in groups, as described above struct norm_division.
+// sums. The sums of at most NORM_BLOCKS blocks are added up in groups, as described above struct
+// norm_division.
 #define CUDA_ROPE_THREADS 256
-#define CUDA_ROPE_BLOCKS  3   // resident blocks per multiprocessor
+#define CUDA_ROPE_BLOCKS  3   // minimum resident blocks per multiprocessor, for the launch bounds
 #define CUDA_ROPE_WIDTH   256 // maximum head dimension D
-int cuda_rope_backward_blocks(const struct cuda_properties *properties,
-                              const struct rope_backward_args *args);
+int cuda_rope_backward_blocks(const struct rope_backward_args *args);
 
 // mix_backward runs one thread block per MIX_BLOCK elements. A block's two sums take CUDA_MIX_SUMS_BYTES.
 #define CUDA_MIX_SUMS_BYTES 8

@@ -9,12 +9,14 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
 import harness
+from golden_weights import xxh3
 from harness import (CommandCase, LOW_PRECISION_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
-                     release_only, write_shard)
+                     release_only, restore_signals, write_shard)
 
 SECONDS = 10 * (3 if harness.SANITIZERS else 1)  # from a failure to the end of every rank, with at most four busy processes per core
 
@@ -437,6 +439,147 @@ class Failures(RankCase):
             with self.subTest(arguments=arguments):
                 process = self.start_mpirun('-n', ranks, harness.TRAIN, *arguments)
                 self.fails_together(process, code, *facts)
+
+
+@unittest.skipIf(harness.SANITIZERS, "MPI's own leaks")
+class Launch(RankCase):
+    """--ranks N: the program calls the launcher."""
+
+    def start(self, *arguments, **options):
+        temporary = tempfile.mkdtemp(prefix='zero-mpi-')  # see start_mpirun
+        self.addCleanup(shutil.rmtree, temporary, ignore_errors=True)
+        return super().start(*arguments, environment={'TMPDIR': temporary} | options.pop('environment', {}), **options)
+
+    def test_two_ranks_are_those_of_mpirun(self):
+        config = self.ranks_config(train={'max_steps': 4})
+        run = self.run_train(config, 'zero_optimization.stage=2', '--ranks', 2)
+        self.assertIn('ranks: 2, 2 on this machine', run.error)
+        self.run_ranks(2, config, 'zero_optimization.stage=2', f'run.dir={self.folder / "other"}')
+        self.assertEqual(self.final_state(), self.final_state('other'))
+        self.run_train('train', '--ranks=1', config, f'run.dir={self.folder / "alone"}')
+        self.assertEqual(self.constants('alone')[0]['step'], 1)
+
+    def test_more_ranks_than_cores_in_all_of_them(self):
+        """Without what lets root and more ranks than cores start. Ranks are not bound to a core each, so that they divide all."""
+        cores = len(os.sched_getaffinity(0))
+        config = self.ranks_config(train={'max_steps': 1}, run={'dir': str(self.folder / 'run'), 'threads': 0})
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(('OMPI_', 'PRTE_', 'OMP_'))}
+        for ranks in {2, 3 * cores} if 3 * cores <= 12 else {2}:
+            process = subprocess.run([harness.TRAIN, config, 'train.train_batch_size=0', 'train.micro_batch_size=1', '--ranks', str(ranks),
+                                      f'run.dir=run-{ranks}'], cwd=self.folder, env=bare, capture_output=True, text=True)
+            self.assertEqual(process.returncode, 0, process.stderr)
+            (threads,) = re.findall(r'device: .*, (\d+) thread', process.stderr)
+            self.assertEqual(int(threads), max(1, cores // ranks))
+
+    def test_failures_keep_their_code_and_message(self):
+        config = self.ranks_config()
+        self.fails_together(self.start(config, 'optimizer.lx=2', '--ranks', 2), 2, 'optimizer.lr')
+        self.fails_together(self.start(config, 'optimizer.type=sgd', 'optimizer.lr=1e6', 'train.gradient_clipping=0', 'train.max_steps=50',
+                                       '--ranks', 2), 1, 'diverged')
+
+    def test_signals_save_and_end(self):
+        config = self.ranks_config(train={'max_steps': 1000000}, scheduler={'type': 'constant', 'warmup_steps': 2})
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1:
+            with self.subTest(number=number):
+                before = len(self.metrics()) if (self.folder / 'run').exists() else 0
+                process = self.start(config, '--ranks', 2, preexec_fn=restore_signals)
+                self.wait_for_steps(before + 3)
+                process.send_signal(number)
+                error = self.finish(process, 128 + number).error
+                self.assertIn('a second signal stops at once', error)
+                self.assertRegex(error, r'resume with: \./train .* --ranks 2\b')
+                done = len(self.metrics())
+                self.assertGreater(done, before)
+                self.assertEqual(self.checkpoints()[-1].name, f'step-{done:08d}')
+
+    def test_a_killed_rank_and_a_killed_program(self):
+        config = self.ranks_config(train={'max_steps': 1000000}, checkpoint={'every': 5}, scheduler={'type': 'constant', 'warmup_steps': 2})
+        process = self.start(config, '--ranks', 2)
+        self.wait_for_steps(5)
+        os.kill(self.living()[1], signal.SIGKILL)
+        self.fails_together(process, 137, 'rank 1')
+        process = self.start(config, '--ranks', 2)
+        self.wait_for_steps(len(self.metrics()) + 2)
+        process.kill()
+        process.communicate()
+        for _ in range(1200):
+            if not self.living():
+                break
+            time.sleep(0.05)
+        self.assertFalse(self.living(), 'a rank is left')
+        self.assertEqual(self.checkpoints()[-1].name, f'step-{len(self.metrics()):08d}')
+
+    def test_what_is_refused(self):
+        config = self.ranks_config()
+        for value in '0', '-1', '1025', '2.5', 'two', '1,2':
+            self.refuses(config, '--ranks', value, says=['--ranks', value])
+        self.refuses(config, '--ranks', says=['--ranks needs a value'])
+        for name in 'OMPI_COMM_WORLD_SIZE', 'PMI_RANK', 'WORLD_SIZE':
+            for ranks in 1, 2:
+                self.refuses(config, '--ranks', ranks, says=[name, 'Leave out --ranks'], environment={name: '2'})
+        process = self.finish(self.start_mpirun('-n', 2, harness.TRAIN, config, '--ranks', 2), 2)
+        self.assertIn('Leave out --ranks', process.error)
+        self.assertFalse((self.folder / 'run').exists())
+
+    def test_a_machine_without_a_launcher(self):
+        """The path of the launcher is in the program."""
+        built_in = re.findall(rb'/[^\0]*/(?:mpiexec|mpirun)[^\0/]*\0', harness.TRAIN.read_bytes())
+        self.assertEqual(len(built_in), 1, built_in)
+        program = self.folder / 'train'
+        program.write_bytes(harness.TRAIN.read_bytes().replace(built_in[0], b'/x' + built_in[0][2:]))
+        program.chmod(0o755)
+        (self.folder / 'mpirun').write_text('#!/bin/sh\nprintf "%s " "$@"\nexit 3\n')
+        (self.folder / 'mpirun').chmod(0o755)
+        for path, code, says in (self.folder, 3, f'-n 2 {program} train c.json a=b'), ('/nowhere', 2, 'PATH has neither mpirun nor mpiexec'):
+            process = subprocess.run([program, 'c.json', '--ranks', '2', 'a=b'], env={'PATH': str(path)}, capture_output=True, text=True)
+            self.assertEqual(process.returncode, code, process.stderr)
+            self.assertIn(says, process.stdout + process.stderr)
+
+
+class SameBits(RankCase):
+    """The ranks compare their fingerprints with each other, and with the checkpoint's."""
+    OTHER = 'ONEDNN_MAX_CPU_ISA=SSE41'  # oneDNN then adds in another order
+
+    @unittest.skipIf(harness.SANITIZERS, "MPI's own leaks")
+    def test_ranks(self):
+        config = self.ranks_config(train={'max_steps': 1})
+        ranks = '-n', 1, harness.TRAIN, config, ':', '-n', 1, 'env', self.OTHER, harness.TRAIN, config
+        error = self.finish(self.start_mpirun(*ranks), 0).error
+        self.assertRegex(error, r'warning: ranks round differently: rank 0 on \S+ computes with .*oneDNN.*, and rank 1 on \S+ with .*oneDNN')
+        shutil.rmtree(self.folder / 'run')
+        config = self.ranks_config(train={'max_steps': 1}, run={'dir': str(self.folder / 'run'), 'threads': 1, 'require_same_bits': True})
+        self.fails_together(self.start_mpirun(*ranks), 2, 'run.require_same_bits: ranks round differently', 'rank 1 on ')
+        self.assertFalse(list(self.folder.glob('run/checkpoints/*')))
+        self.assertNotIn('differently', self.run_ranks(2, config).error)
+
+    def test_resumed(self):
+        config = self.tiny_config(train={'max_steps': 2})
+        first = self.run_train(config).error
+        manifest = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())
+        self.assertRegex(manifest['fingerprint'], r'^[0-9a-f]{32}$')
+        self.assertIn(f'fingerprint {manifest["fingerprint"][:8]}', first)
+        session = json.loads((self.folder / 'run' / 'sessions.jsonl').read_text().splitlines()[0])
+        self.assertEqual(session['fingerprint'], manifest['fingerprint'])
+        # Other threads and ranks round alike.
+        same = self.run_train(config, 'train.max_steps=4', 'run.threads=1', 'run.require_same_bits=true').error
+        self.assertNotIn('differently', same)
+        other = dict([self.OTHER.split('=')])
+        self.refuses(config, 'train.max_steps=6', 'run.require_same_bits=true', environment=other,
+                     says=['run.require_same_bits', 'is of a run with', 'rounds differently', 'Resume on a machine of that kind'])
+        error = self.run_train(config, 'train.max_steps=6', environment=other).error
+        self.assertRegex(error, 'warning: the checkpoint is of a run with .*; now with .*: results are equal up to rounding')
+
+    def test_checkpoints_without_a_fingerprint(self):
+        config = self.tiny_config(train={'max_steps': 2})
+        self.run_train(config)
+        manifest = self.checkpoints()[-1] / 'manifest.json'
+        text = re.sub(r'  "fingerprint": .*\n', '', re.sub(r'("device": ").*"', r'\1another device"', manifest.read_text(), count=1))
+        sealed = text[:text.index('  "manifest_xxh3"')]
+        manifest.write_text(f'{sealed}  "manifest_xxh3": "{xxh3(sealed.encode())}"\n}}\n')
+        self.refuses(config, 'train.max_steps=4', 'run.require_same_bits=true', says=['records no fingerprint'])
+        error = self.run_train(config, 'train.max_steps=4').error
+        self.assertIn('the checkpoint is of a run with another device, and records no fingerprint', error)
+        self.assertNotIn('warning', error)
 
 
 class Start(RankCase):

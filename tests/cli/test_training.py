@@ -126,6 +126,21 @@ class SameBits(CommandCase):
                 shutil.rmtree(self.folder / 'a')
                 shutil.rmtree(self.folder / 'b')
 
+    def test_any_number_of_threads(self):
+        """Of a model in which the products are divided among threads. Ranks may have different numbers."""
+        config = self.tiny_config(model={'n_head': 4, 'n_embd': 128, 'n_positions': 128},
+                                  train={'micro_batch_size': 4, 'max_steps': 2})
+        for compute in 'fp32', 'bf16':
+            words = [config, f'precision.compute={compute}', 'train.train_batch_size=8']
+            for threads in 1, 2, 3:
+                self.run_train(*words, f'run.threads={threads}', f'run.dir={compute}-{threads}')
+                self.assertEqual(self.curve(f'{compute}-{threads}'), self.curve(f'{compute}-1'))
+                self.assertEqual(self.final_state(f'{compute}-{threads}'), self.final_state(f'{compute}-1'))
+            for run, threads in (f'{compute}-ranks-2', (2, 2)), (f'{compute}-ranks-1-3', (1, 3)):
+                ranks = [['-n', 1, harness.TRAIN, *words, f'run.dir={run}', f'run.threads={n}'] for n in threads]
+                self.finish(self.start_mpirun(*ranks[0], ':', *ranks[1]), 0)
+                self.assertEqual(self.final_state(run), self.final_state(f'{compute}-ranks-2'))
+
     def test_stopping_at_any_step_and_resuming(self):
         overrides = ['train.gradient_accumulation_steps=2', 'precision.compute=bf16']
         config = self.tiny_config(checkpoint={'every': 1, 'keep': 0})

@@ -26,12 +26,20 @@ struct device *op_device_or_skip(const char *name, int n_threads) {
 }
 
 void op_case_run(void **state) {
+    static const int thread_counts[OP_OTHERS + 1] = {1, 2, 3, 7};
     const struct op_case *test = *state;
     struct op_bench bench = {.device = op_device_or_skip(test->device, test->n_threads),
                              .reference = op_device_or_skip("ref", 1),
                              .multiplies_bf16 = strcmp(test->device, "avx512_bf16") == 0 ||
                                                 strcmp(test->device, "amx") == 0};
+    const bool on_cpu = strcmp(test->device, "ref") != 0 && strcmp(test->device, "cuda") != 0;
+    for (int i = 0, threads = 0; on_cpu && i < OP_OTHERS; threads++)
+        if (thread_counts[threads] != test->n_threads)
+            bench.others[i++] = op_device_or_skip(test->device, thread_counts[threads]);
     test->check(&bench);
+    for (int i = 0; i < OP_OTHERS; i++)
+        if (bench.others[i])
+            device_close(bench.others[i]);
     device_close(bench.device);
     device_close(bench.reference);
     if (bench.n_wrong > 0)

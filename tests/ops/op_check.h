@@ -10,9 +10,13 @@
 
 #include "kernels/ops.h"
 
+#define OP_OTHERS 3
+
 // A test bench: a device, the reference, and the results so far.
 struct op_bench {
-    struct device *device;    // under test
+    struct device *device; // under test
+    // The same CPU device with other numbers of threads, which must give the same bits; NULL: none.
+    struct device *others[OP_OTHERS];
     struct device *reference; // tests/ref
     bool multiplies_bf16;     // the device's attention multiplies bf16 without upcasting
     bool by_cudnn; // attention: only calls that cuDNN computes, whose tensors are aligned to 16 bytes
@@ -112,8 +116,9 @@ void op_same_when_rounded(struct op_tensor *tensor, const struct op_tensor *from
 void op_reference_call(const struct op_bench *bench, enum operation operation, void *args);
 
 // Runs the call on the device, compares, and frees the call. Two runs are at one address, with guard bytes
-// around every tensor and addresses aligned to the element only; their bits must be equal. A third run uses
-// allocations of the exact size, for the address sanitizer.
+// around every tensor and addresses aligned to the element only; their bits must be equal. The second is on
+// one of bench->others, in turn, if there are any. A third run uses allocations of the exact size, for the
+// address sanitizer.
 void op_call_judge(struct op_call *call);
 
 #define OP_UNIT 0x1p-24 // largest relative error of one rounding to fp32

@@ -1,9 +1,19 @@
-// Checks of the operations on flat spans: sum, sum_squares, fill, cast, add, add_spans and sum_tree.
+// Checks of the operations on flat spans: sum, sum_squares, add_squares, fill, cast, add, add_spans and
+// sum_tree.
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include <cmocka.h>
+
+#include "base/rng.h"
 #include "tests/ops/op_check.h"
+#include "tests/ref/ref.h"
 #include "tests/support/tree_sum.h"
+
+#define EXPECT_OK(...) assert_int_equal((__VA_ARGS__), STATUS_OK)
 
 static const size_t spans[] = {1, 3, 7, 48, 257, 20011};
 #define N_SPANS (sizeof spans / sizeof *spans)
@@ -61,6 +71,55 @@ void check_sum_squares(struct op_bench *bench) {
     }
 }
 
+// ---- add_squares
+
+// Adds x in two spans, the second one first. The sum must have the bits of the reference's
+// in one pass.
+static void add_squares_call(struct op_bench *bench, struct stream *stream, const float *x, size_t n,
+                             size_t cut) {
+    struct device *device = bench->device;
+    int64_t expected[EXACT_WORDS] = {0}, words[EXACT_WORDS];
+    void *values, *sum;
+    EXPECT_OK(ref_add_squares(NULL, &(struct add_squares_args){.sum = expected, .x = x, .n = n}));
+    EXPECT_OK(device->memory_new(device, n * sizeof *x, "tests", &values));
+    EXPECT_OK(device->memory_new(device, sizeof words, "tests", &sum));
+    EXPECT_OK(device->copy(stream, values, x, n * sizeof *x));
+    EXPECT_OK(
+        device->ops->fill(stream, &(struct fill_args){.out = sum, .n = 2 * EXACT_WORDS, .type = DTYPE_F32}));
+    for (int second = 1; second >= 0; second--) {
+        const struct add_squares_args args = {
+            .sum = sum, .x = (const float *)values + (second ? cut : 0), .n = second ? n - cut : cut};
+        EXPECT_OK(device->ops->add_squares(stream, &args));
+        bench->n_calls[OP_add_squares]++;
+    }
+    EXPECT_OK(device->copy(stream, words, sum, sizeof words));
+    EXPECT_OK(device->synchronize(stream));
+    const double got = exact_value(words), wanted = exact_value(expected);
+    assert_memory_equal(&got, &wanted, sizeof got);
+    device->memory_delete(device, values, n * sizeof *x);
+    device->memory_delete(device, sum, sizeof words);
+}
+
+void check_add_squares(struct op_bench *bench) {
+    enum { MOST = 300 * SQUARES_LEAF + 77 };
+    static const size_t lengths[] = {1, 77, SQUARES_LEAF, 3 * SQUARES_LEAF + 5, MOST};
+    static const float special[] = {0x1p-149f, 1e30f, 3e38f, 0, -1e-20f, INFINITY, NAN};
+    float *x = malloc(MOST * sizeof *x);
+    struct stream stream;
+    assert_non_null(x);
+    EXPECT_OK(stream_init(&stream, bench->device));
+    for (size_t k = 0; k <= sizeof special / sizeof *special; k++) {
+        for (size_t i = 0; i < MOST; i++)
+            x[i] = ldexpf((float)rng_normal(5, (uint32_t)k, i), (int)(i * 7 % 60) - 30);
+        if (k > 0)
+            x[0] = special[k - 1];
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            add_squares_call(bench, &stream, x, lengths[i], lengths[i] / 2 / SQUARES_LEAF * SQUARES_LEAF);
+    }
+    stream_free(&stream);
+    free(x);
+}
+
 // ---- fill and cast
 
 static void fill_call(struct op_bench *bench, enum dtype type, size_t n, float value) {
@@ -110,6 +169,19 @@ void check_cast(struct op_bench *bench) {
         op_call_reference(&call);
         op_call_judge(&call);
     }
+    for (enum dtype through = DTYPE_BF16; through <= DTYPE_F16; through++)
+        for (size_t i = 0; i < N_SPANS; i++) {
+            struct cast_args args = {.n = spans[i], .through = through};
+            struct op_call call;
+            op_call_begin(&call, bench, cast, &args, "through %s n %zu", dtype_name(through), spans[i]);
+            call.types[1] = &args.out_type;
+            struct op_tensor *x = op_add_tensor(&call, "x", &args.x, DTYPE_F32, OP_UPDATE, op_span(spans[i]));
+            op_alias(x, &args.out);
+            give_cast_inputs(x);
+            x->exact = true;
+            op_call_reference(&call);
+            op_call_judge(&call);
+        }
 }
 
 // ---- add

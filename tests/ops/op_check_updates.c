@@ -31,52 +31,81 @@ static void take(struct stream *stream, void *to, void *memory, size_t bytes) {
 
 // ---- update_decide
 
-enum { MOST_RANKS = 9 };
+enum { MOST_RANKS = 9, MOST_LOSSES = 6 };
 
-// The sum along the tree, by its definition: a left subtree of the largest power of two below n.
-static double tree(const double *sums, int n) {
+// The sum of losses along the tree, by its definition: a left subtree of the largest power of two below n.
+static double tree(const double *losses, int n) {
     int left = 1;
     while (2 * left < n)
         left *= 2;
-    return n == 1 ? sums[0] : tree(sums, left) + tree(sums + 2 * left, n - left);
+    return n == 1 ? losses[0] : tree(losses, left) + tree(losses + left, n - left);
+}
+
+// The sums of a rank that computes one logical rank.
+struct sums {
+    int64_t squares[EXACT_WORDS];
+    double loss;
+};
+
+static struct sums sums_of(double loss, double squares) {
+    struct sums sums = {.loss = loss};
+    const struct exact_parts parts = exact_parts_of(squares);
+    for (int i = 0; i < parts.n; i++)
+        sums.squares[parts.first + i] = (int64_t)parts.part[i];
+    return sums;
 }
 
 static struct update_result decide_after(struct op_bench *bench, struct stream *stream, int32_t before,
-                                         const struct update_plan *plan, const double *sums, int ranks,
-                                         double max_norm) {
+                                         const struct update_plan *plan, const void *sums, int ranks,
+                                         int n_losses, double max_norm) {
     struct update_result result = {.skipped = before};
     struct update_plan unused;
-    double unused_sums[2 * MOST_RANKS];
+    const size_t bytes = (size_t)ranks * update_sums_bytes(n_losses);
+    void *unused_sums = malloc(bytes);
     struct update_decide_args args = {.result = put(stream, &result, sizeof result),
                                       .plan = put(stream, plan, sizeof *plan),
-                                      .sums = put(stream, sums, 2 * (size_t)ranks * sizeof *sums),
+                                      .sums = put(stream, sums, bytes),
                                       .ranks = ranks,
+                                      .n_losses = n_losses,
                                       .max_norm = max_norm};
     EXPECT_OK(bench->device->ops->update_decide(stream, &args));
     bench->n_calls[OP_update_decide]++;
     take(stream, &result, args.result, sizeof result);
     take(stream, &unused, (void *)args.plan, sizeof unused);
-    take(stream, unused_sums, (void *)args.sums, 2 * (size_t)ranks * sizeof *sums);
+    take(stream, unused_sums, (void *)args.sums, bytes);
+    free(unused_sums);
     return result;
 }
 
 static struct update_result decide(struct op_bench *bench, struct stream *stream,
-                                   const struct update_plan *plan, const double *sums, int ranks,
+                                   const struct update_plan *plan, const struct sums *sums, int ranks,
                                    double max_norm) {
-    return decide_after(bench, stream, -1, plan, sums, ranks, max_norm);
+    return decide_after(bench, stream, -1, plan, sums, ranks, 1, max_norm);
 }
 
-static void check_numbers(struct op_bench *bench, struct stream *stream, int ranks, double loss_scale,
-                          double max_norm) {
+// Each rank computes n_losses logical ranks: rank r computes r, ranks + r, 2 ranks + r, ...
+static void check_numbers(struct op_bench *bench, struct stream *stream, int ranks, int n_losses,
+                          double loss_scale, double max_norm) {
     const struct update_plan plan = {.loss_scale = loss_scale};
-    double sums[2 * MOST_RANKS];
-    for (int i = 0; i < 2 * ranks; i++)
-        sums[i] = 1e-3 / (7 * i + 3) + i / 3.0;
-    const struct update_result got = decide(bench, stream, &plan, sums, ranks, max_norm);
-    const double norm = sqrt(tree(sums + 1, ranks)) / loss_scale, bound = norm + 1e-6,
+    double squares = 0, losses[MOST_RANKS * MOST_LOSSES];
+    char *sums = malloc((size_t)ranks * update_sums_bytes(n_losses));
+    for (int i = 0; i < ranks * n_losses; i++)
+        losses[i] = 1e-3 / (7 * i + 3) + i / 3.0;
+    for (int rank = 0; rank < ranks; rank++) {
+        const double square = 0.125 + rank * 0x1p-40; // whose sums are exact in double
+        const struct sums of_rank = sums_of(0, square);
+        char *at = sums + (size_t)rank * update_sums_bytes(n_losses);
+        memcpy(at, of_rank.squares, sizeof of_rank.squares);
+        for (int j = 0; j < n_losses; j++)
+            memcpy(at + update_sums_bytes(j), &losses[j * ranks + rank], sizeof *losses);
+        squares += square;
+    }
+    const struct update_result got = decide_after(bench, stream, -1, &plan, sums, ranks, n_losses, max_norm);
+    free(sums);
+    const double norm = sqrt(squares) / loss_scale, bound = norm + 1e-6,
                  clipping = max_norm > 0 && max_norm < bound ? max_norm / bound : 1;
     const float grad_scale = (float)(clipping / loss_scale);
-    assert_true(got.loss_sum == tree(sums, ranks) && got.norm == norm);
+    assert_true(got.loss_sum == tree(losses, ranks * n_losses) && got.norm == norm);
     assert_memory_equal(&got.grad_scale, &grad_scale, sizeof grad_scale);
     assert_int_equal(got.skipped, 0);
 }
@@ -87,16 +116,18 @@ void check_update_decide(struct op_bench *bench) {
     EXPECT_OK(stream_init(&stream, bench->device));
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
         for (int k = 0; k < 6; k++)
-            check_numbers(bench, &stream, ranks, k % 2 ? 65536 : 1, k / 2 * 0.3);
+            check_numbers(bench, &stream, ranks, 1 + (ranks + k) % MOST_LOSSES, k % 2 ? 65536 : 1,
+                          k / 2 * 0.3);
     const struct update_plan plan = {.loss_scale = 1}, ahead = {.loss_scale = 1, .is_ahead = 1};
-    const double fine[4] = {1, 2, 3, 4};
+    const struct sums fine[2] = {sums_of(1, 2), sums_of(3, 4)};
     assert_int_equal(decide(bench, &stream, &plan, fine, 2, 0).skipped, 0);
     for (int32_t before = UPDATE_DONE; before <= UPDATE_SPIKE; before++) // how the update before ended
-        assert_int_equal(decide_after(bench, &stream, before, &ahead, fine, 2, 0).skipped, before);
+        assert_int_equal(decide_after(bench, &stream, before, &ahead, fine, 2, 1, 0).skipped, before);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 3; k++) {
-            double sums[4] = {1, 2, 3, 4};
-            sums[i] = bad[k];
+            double numbers[4] = {1, 2, 3, 4};
+            numbers[i] = bad[k];
+            const struct sums sums[2] = {sums_of(numbers[0], numbers[1]), sums_of(numbers[2], numbers[3])};
             assert_int_equal(decide(bench, &stream, &plan, sums, 2, 1).skipped, UPDATE_NOT_FINITE);
         }
     // The sum of losses is 4, the norm sqrt(6) / 2: limits that they reach are not exceeded.
@@ -112,7 +143,7 @@ void check_update_decide(struct op_bench *bench) {
                                             .most_norm = norm - limits[i].norm_below};
         assert_int_equal(decide(bench, &stream, &limited, fine, 2, 0).skipped, limits[i].ending);
     }
-    const double infinite[4] = {1, INFINITY, 3, 4};
+    const struct sums infinite[2] = {sums_of(1, INFINITY), sums_of(3, 4)};
     const struct update_plan limited = {.loss_scale = 1, .most_loss_sum = 1};
     assert_int_equal(decide(bench, &stream, &limited, infinite, 2, 0).skipped, UPDATE_NOT_FINITE);
     stream_free(&stream);

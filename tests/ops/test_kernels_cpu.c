@@ -152,7 +152,11 @@ static void test_attention_and_threads(void **state) {
                 x[i] = (float)rng_normal(81, k, i);
             qkvd[k] = malloc(OP_BYTES);
             assert_non_null(qkvd[k]);
-            struct cast_args cast = {qkvd[k], x, OP_BYTES / sizeof *x, DTYPE_F32, (enum dtype)type};
+            struct cast_args cast = {.out = qkvd[k],
+                                     .x = x,
+                                     .n = OP_BYTES / sizeof *x,
+                                     .type = DTYPE_F32,
+                                     .out_type = (enum dtype)type};
             EXPECT_OK(device->ops->cast(&stream, &cast));
         }
         check_attention_and_threads("portable", qkvd, (enum dtype)type);
@@ -194,7 +198,8 @@ static void check_rows_are_independent(struct device *devices[2], enum dtype typ
     for (uint32_t k = 0; k < 4; k++) {
         for (size_t i = 0; i < inputs[k].n; i++)
             wide[i] = (float)rng_normal(61, k, i);
-        struct cast_args downcast = {inputs[k].data, wide, inputs[k].n, DTYPE_F32, type};
+        struct cast_args downcast = {
+            .out = inputs[k].data, .x = wide, .n = inputs[k].n, .type = DTYPE_F32, .out_type = type};
         assert_int_equal(devices[0]->ops->cast(&streams[0], &downcast), STATUS_OK);
     }
     for (int n = N; n >= 1; n--) {

@@ -91,7 +91,8 @@ static void fill(const struct tensors *t, const struct shape *s, enum dtype type
         assert_non_null(values);
         for (size_t k = 0; k < n; k++)
             values[k] = (float)rng_normal(57, (uint64_t)i, k);
-        const struct cast_args cast = {t->data + t->begin[i], values, n, DTYPE_F32, is};
+        const struct cast_args cast = {
+            .out = t->data + t->begin[i], .x = values, .n = n, .type = DTYPE_F32, .out_type = is};
         EXPECT_OK(cpu->ops->cast(&stream, &cast));
         free(values);
     }

@@ -21,6 +21,22 @@ enum status ref_sum_squares(struct stream *stream, const struct sum_squares_args
     return STATUS_OK;
 }
 
+enum status ref_add_squares(struct stream *stream, const struct add_squares_args *a) {
+    (void)stream;
+    for (size_t begin = 0; begin < a->n; begin += SQUARES_LEAF) {
+        double lanes[SQUARES_LANES] = {0};
+        for (size_t i = begin; i < a->n && i < begin + SQUARES_LEAF; i++)
+            lanes[(i - begin) % SQUARES_LANES] += (double)a->x[i] * (double)a->x[i];
+        for (int half = SQUARES_LANES / 2; half > 0; half /= 2)
+            for (int lane = 0; lane < half; lane++)
+                lanes[lane] += lanes[lane + half];
+        const struct exact_parts parts = exact_parts_of(lanes[0]);
+        for (int i = 0; i < parts.n; i++)
+            a->sum[parts.first + i] += (int64_t)parts.part[i];
+    }
+    return STATUS_OK;
+}
+
 enum status ref_fill(struct stream *stream, const struct fill_args *a) {
     (void)stream;
     for (size_t i = 0; i < a->n; i++)
@@ -31,7 +47,12 @@ enum status ref_fill(struct stream *stream, const struct fill_args *a) {
 enum status ref_cast(struct stream *stream, const struct cast_args *a) {
     (void)stream;
     for (size_t i = 0; i < a->n; i++)
-        ref_store(a->out, a->out_type, i, ref_load(a->x, a->type, i));
+        if (a->through != DTYPE_F32) {
+            double rounded; // memory for an element of any type
+            ref_store(&rounded, a->through, 0, ref_load(a->x, a->type, i));
+            ref_store(a->out, a->out_type, i, ref_load(&rounded, a->through, 0));
+        } else
+            ref_store(a->out, a->out_type, i, ref_load(a->x, a->type, i));
     return STATUS_OK;
 }
 

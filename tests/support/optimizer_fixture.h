@@ -25,6 +25,7 @@ static inline void fixture_open_on(struct fixture *fixture, const struct gpt_con
                                    enum dtype type, struct device *device) {
     *fixture = (struct fixture){0};
     EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
+    fixture->config.logical_ranks = 1;
     fixture->config.model.n_layer = sizes->n_layer; // which a checkpoint's model is made of
     fixture->config.model.n_head = sizes->n_head;
     fixture->config.model.n_embd = sizes->n_embd;

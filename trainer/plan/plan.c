@@ -119,7 +119,6 @@ struct rank_load {
     size_t elements; // elements that the rank owns
     size_t trained;  // owned elements that are not frozen
     size_t moments;  // moments of the trained elements: 0 to 2 each, by the optimizer's rule
-    size_t partials; // partial sums of the gradient norm over the trained elements
     int rank;
 };
 
@@ -131,15 +130,12 @@ static int compare_loads(const void *a, const void *b) {
         return x->trained > y->trained ? -1 : 1;
     if (x->moments != y->moments)
         return x->moments > y->moments ? -1 : 1;
-    if (x->partials != y->partials)
-        return x->partials > y->partials ? -1 : 1;
     return x->rank - y->rank;
 }
 
 // True if `a` has at least as much of every figure as `b`.
 static bool covers(const struct rank_load *a, const struct rank_load *b) {
-    return a->elements >= b->elements && a->trained >= b->trained && a->moments >= b->moments &&
-           a->partials >= b->partials;
+    return a->elements >= b->elements && a->trained >= b->trained && a->moments >= b->moments;
 }
 
 // True if one of the n loads listed in `front` has at least as much of every figure as `load` or, if `below`,
@@ -200,11 +196,8 @@ static void measure_loads(const struct optimizer_groups *groups, const struct pa
         loads[rank] = (struct rank_load){.elements = partition->rank_elements[rank],
                                          .trained = trained->rank_elements[rank],
                                          .rank = rank};
-    for (int i = 0; i < trained->n_spans; i++) {
-        const struct partition_span *span = &trained->spans[i];
-        loads[span->owner].moments += moments_of(groups, params, span);
-        loads[span->owner].partials += sum_squares_partials(span->end - span->begin);
-    }
+    for (int i = 0; i < trained->n_spans; i++)
+        loads[trained->spans[i].owner].moments += moments_of(groups, params, &trained->spans[i]);
 }
 
 static enum status choose_ranks(const struct engine_options *options, const struct partition *partition,

@@ -24,7 +24,7 @@ struct plan_case {
 struct plan_report {
     char *source;          // path of the config
     enum dtype type;       // compute type
-    bool type_chosen;      // true: precision.compute is "auto", and `type` is the faster one on this machine
+    bool type_chosen;      // true: precision.compute is "auto", and `type` is the one that suits this machine
     bool gpu_is_planned;   // true: the plans are for a GPU that this machine does not have
     const char *attention; // the name from attention_plan; NULL: none
     int stage;             // zero_optimization.stage of the config

@@ -68,6 +68,7 @@ enum status sessions_begin(const char *folder, const struct session *session) {
     add_string(&line, "version", session->version);
     add_string(&line, "machine", session->machine);
     add_string(&line, "device", session->device);
+    add_string(&line, "fingerprint", session->fingerprint);
     add_string(&line, "compute", session->compute);
     text_add(&line, ", \"ranks\": %d, \"threads\": %d", session->ranks, session->threads);
     add_number(&line, "parameters", session->parameters);

@@ -27,6 +27,7 @@ struct session {
     int64_t end_step, total; // at the session's end: steps done, and expected steps of the whole run
     char machine[72];        // host name
     char device[200];        // description of rank 0's device
+    char fingerprint[40];    // how rank 0's device rounds; "": not recorded
     char compute[16];        // name of the compute dtype
     char version[100];       // version of the program
     int ranks, threads;      // threads: of rank 0

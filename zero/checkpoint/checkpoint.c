@@ -142,6 +142,7 @@ void checkpoint_clear(struct checkpoint *checkpoint) {
     free(checkpoint->tokenizer);
     free(checkpoint->optimizer);
     free(checkpoint->device);
+    free(checkpoint->fingerprint);
     free(checkpoint->n_moments);
     free(checkpoint->version);
     run_state_free(&checkpoint->run);

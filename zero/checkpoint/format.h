@@ -52,6 +52,7 @@ struct checkpoint_contents {
     const struct tokenizer *tokenizer; // copied into the folder; NULL: none
     enum dtype compute;                // the resolved precision.compute
     const char *device;                // device->arithmetic: what determines rounding (kernels/device.h)
+    const char *fingerprint;           // rank 0's (kernels/fingerprint.h); NULL: none is recorded
     struct checkpoint_attention attention;
     struct checkpoint_kinds kinds;
     const struct run_state *run; // NULL: no state of the run is recorded
@@ -65,13 +66,15 @@ struct checkpoint {
     struct config config; // the config in the manifest, all defaults filled in
     struct params params; // the parameter table for its model sizes
     enum dtype compute;
-    char *device; // as in checkpoint_contents, of rank 0
+    char *device;      // as in checkpoint_contents, of rank 0
+    char *fingerprint; // NULL: an earlier version of the program, which recorded none, wrote the checkpoint
     struct checkpoint_attention attention;
     char *version;                 // version of the program that wrote it
     char *optimizer;               // "adamw", "sgd", ...
     struct checkpoint_kinds kinds; // as in checkpoint_contents
     unsigned char *n_moments;      // (n_params) the array that kinds.n_moments points to
     int world;                     // number of ranks that wrote it
+    int64_t logical_ranks;         // the run's config->logical_ranks
     enum partition_kind partition;
     struct run_state run;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL

@@ -2,6 +2,7 @@
 // Used by zero/checkpoint only (and by tests that forge one).
 //
 //   config   the resolved config, including the options that describe the model
+//   logical_ranks   the run's number of logical ranks (zero/partition/logical.h)
 //   world, partition, alignment, unit_elements   what partition_init computes the partition from
 //   partition_xxh3   checkpoint_partition_digest of that partition
 //   tensors   the parameter table, and how many moments each tensor has (struct checkpoint_kinds)

@@ -72,10 +72,15 @@ static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root
                     source, format, checkpoint->version, MANIFEST_FORMAT_VERSION);
     TRY(get_string(root, "optimizer", source, &checkpoint->optimizer));
     TRY(get_string(root, "device", source, &checkpoint->device));
+    if (cJSON_HasObjectItem(root, "fingerprint"))
+        TRY(get_string(root, "fingerprint", source, &checkpoint->fingerprint));
     TRY(json_get_integer(root, "step", 0, MAX_WHOLE, source, &checkpoint->step));
     TRY(json_get_integer(root, "tokens", 0, MAX_WHOLE, source, &checkpoint->tokens));
     TRY(json_get_integer(root, "world", 1, MAX_WORLD, source, &world));
     checkpoint->world = (int)world;
+    checkpoint->logical_ranks = world; // a checkpoint of a version without logical ranks
+    if (cJSON_HasObjectItem(root, "logical_ranks"))
+        TRY(json_get_integer(root, "logical_ranks", 1, MAX_WORLD, source, &checkpoint->logical_ranks));
     TRY(json_get_string(root, "partition", source, &text));
     TRY(partition_find(text, &checkpoint->partition));
     TRY(json_get_string(root, "compute", source, &text));

@@ -45,7 +45,8 @@ static void print_tensors(const struct params *params, const struct checkpoint_k
 
 static void print_partition(const struct checkpoint_contents *contents, struct text *out) {
     const struct params *params = contents->params;
-    text_add(out, "  \"world\": %d,\n", contents->partition->world);
+    text_add(out, "  \"world\": %d,\n  \"logical_ranks\": %" PRId64 ",\n", contents->partition->world,
+             contents->config->logical_ranks);
     add_string_member(out, "partition", partition_name(contents->partition->kind));
     text_add(out, "  \"alignment\": %d,\n  \"unit_elements\": [", PARAM_ALIGNMENT);
     for (int unit = 0; unit < params->n_units; unit++)
@@ -76,6 +77,8 @@ void manifest_print(const struct checkpoint_contents *contents, const char *vers
     text_add(out, "  \"step\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n", contents->step, contents->tokens);
     add_string_member(out, "compute", dtype_name(contents->compute));
     add_string_member(out, "device", contents->device);
+    if (contents->fingerprint)
+        add_string_member(out, "fingerprint", contents->fingerprint);
     add_string_member(out, "attention", config_attention_name(contents->attention.kernel));
     if (contents->attention.kernel == CONFIG_ATTENTION_CUDNN)
         add_string_member(out, "cudnn", contents->attention.cudnn);

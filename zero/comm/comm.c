@@ -385,6 +385,22 @@ static enum status sum(struct comm *comm, double *values, size_t n, double *all)
     return STATUS_OK;
 }
 
+enum status comm_sum_leaves(struct comm *comm, const double *values, int per_rank, size_t n, double *sums) {
+    const size_t row = (size_t)per_rank * n;
+    const int n_leaves = per_rank * comm->world;
+    double *all = allocate((size_t)comm->world, row * sizeof *all),
+           *leaves = allocate((size_t)n_leaves, sizeof *leaves);
+    enum status status = comm_gather(comm, values, row * sizeof *all, all);
+    for (size_t i = 0; i < n && status == STATUS_OK; i++) {
+        for (int leaf = 0; leaf < n_leaves; leaf++)
+            leaves[leaf] = all[(size_t)(leaf % comm->world) * row + (size_t)(leaf / comm->world) * n + i];
+        sums[i] = sum_tree(leaves, n_leaves);
+    }
+    free(leaves);
+    free(all);
+    return status;
+}
+
 enum status comm_sum(struct comm *comm, double *values, size_t n) {
     const size_t most = n < SUM_VALUES ? n : SUM_VALUES;
     if (comm->world == 1)

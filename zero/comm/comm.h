@@ -111,6 +111,9 @@ struct comm_options {
 // STATUS_UNSUPPORTED: the launcher started another number of processes than MPI has ranks. Such a launcher
 // belongs to another MPI than the program was built with, or to none.
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
+// Returns an environment variable that shows that a launcher (of MPI, Slurm, torchrun, ...) started this
+// process as one of several or as a rank; NULL: none.
+const char *comm_launcher_sign(void);
 // Opens a communicator of one rank, for tests and single-rank commands.
 struct comm *comm_open_self(void);
 // Sets the device whose memory bulk collectives read and write, and on which sums run. Call it again to
@@ -190,6 +193,11 @@ enum status comm_gather_device(struct comm *comm, struct stream *stream, const v
 // Sets values[i] to the sum of all ranks' values[i], added along the tree. Every rank gathers all
 // contributions, a few thousand values at a time.
 enum status comm_sum(struct comm *comm, double *values, size_t n) MUST_CHECK;
+// Sets sums[i] to the sum of values[i] of all leaves, added along the tree over their numbers. Each rank has
+// `per_rank` leaves: its leaf j is number j * world + rank. For small n.
+//   values   (per_rank, n)
+enum status comm_sum_leaves(struct comm *comm, const double *values, int per_rank, size_t n,
+                            double *sums) MUST_CHECK;
 // Gathers every rank's `mine` into all (world * bytes) of every rank, in rank order. For small values,
 // because each rank holds `all`.
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;

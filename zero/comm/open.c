@@ -5,31 +5,44 @@
 #include "zero/comm/mpi/mpi.h"
 #include "zero/comm/nccl/nccl.h"
 
-// True if Open MPI, MPICH or one of its derivatives, Slurm or PMIx started this process: they set
-// these environment variables.
-static bool started_by_launcher(void) {
+// The environment variables of launchers that give the number of processes. SLURM_NTASKS is not among them,
+// because batch scripts and shells of interactive jobs have it too. SLURM_STEP_NUM_TASKS describes only the
+// job step of this process.
+static const struct {
+    const char *name;
+    // True: the value must equal the number of MPI ranks. False: only if MPI sees a single rank.
+    bool is_of_mpi;
+} sizes[] = {{"OMPI_COMM_WORLD_SIZE", true},
+             {"PMI_SIZE", true},
+             {"SLURM_STEP_NUM_TASKS", false},
+             {"WORLD_SIZE", false}};
+
+// Returns an environment variable by which Open MPI, MPICH or one of its derivatives, Slurm or PMIx shows
+// that it started this process; NULL: none.
+static const char *sign_of_mpi(void) {
     static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
         if (getenv(signs[i]))
-            return true;
-    return false;
+            return signs[i];
+    return NULL;
+}
+
+static int size_of(size_t i) {
+    const char *value = getenv(sizes[i].name);
+    return value ? atoi(value) : 0;
+}
+
+const char *comm_launcher_sign(void) {
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (size_of(i) > 1)
+            return sizes[i].name;
+    return sign_of_mpi();
 }
 
 // Fails if a launcher started processes that MPI does not connect: each would train the whole run.
-// SLURM_NTASKS is not used, because batch scripts and shells of interactive jobs have it too.
-// SLURM_STEP_NUM_TASKS describes only the job step of this process.
 static enum status check_launcher(const struct comm *comm) {
-    static const struct {
-        const char *name;
-        // True: the value must equal the number of MPI ranks. False: only if MPI sees a single rank.
-        bool is_of_mpi;
-    } sizes[] = {{"OMPI_COMM_WORLD_SIZE", true},
-                 {"PMI_SIZE", true},
-                 {"SLURM_STEP_NUM_TASKS", false},
-                 {"WORLD_SIZE", false}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const char *value = getenv(sizes[i].name);
-        const int n = value ? atoi(value) : 0;
+        const int n = size_of(i);
         if (n > 0 && n != comm->world && (sizes[i].is_of_mpi || comm->world == 1))
             return FAIL(STATUS_UNSUPPORTED,
                         "%s=%d, but MPI sees %d rank%s: this launcher does not connect the processes that it "
@@ -43,7 +56,7 @@ static enum status check_launcher(const struct comm *comm) {
 }
 
 enum status comm_open(const struct comm_options *options, struct comm **out) {
-    if (!started_by_launcher())
+    if (!sign_of_mpi())
         *out = comm_open_self();
     else
         TRY(comm_open_mpi(options, out));

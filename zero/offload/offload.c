@@ -36,8 +36,7 @@ enum status offload_init(struct offload *offload, const struct stage *stage,
     if (!offload_is_on(offload))
         return STATUS_OK;
     size_t elements = placement->host.elements, chunk = elements < OFFLOAD_CHUNK ? elements : OFFLOAD_CHUNK;
-    TRY(region_add(table, REGION_GRADS, REGION_HOST, DTYPE_F32, elements, &offload->to_host.region,
-                   "grads on the host"));
+    TRY(partial_sums_init(&offload->to_host.on_host, stage, REGION_HOST, elements, "grads on the host", table));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
         if (offload_uses_staging(offload))
             TRY(region_add(table, REGION_COMMUNICATION, stage->device->place, DTYPE_F32,
@@ -51,15 +50,16 @@ enum status offload_init(struct offload *offload, const struct stage *stage,
 }
 
 enum status offload_bind(struct offload *offload, const struct region_table *table,
-                         struct offload_source source) {
+                         struct offload_source source, const struct partial_sums *sums) {
     struct device *device = offload->stage->device;
     const int n_units = offload->stage->params->n_units;
     struct gradient_offload *grads = &offload->to_host;
     struct param_offload *params = &offload->to_device;
     grads->source = source;
+    grads->on_device = sums;
     if (!offload_is_on(offload))
         return STATUS_OK;
-    grads->grads = region_data(table, grads->region);
+    partial_sums_bind(&grads->on_host, table);
     TRY(stream_init(&grads->stream, device));
     TRY(stream_init(&params->stream, device));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
@@ -113,14 +113,24 @@ static float *reduced_gradients_at(const struct offload *offload, const struct s
            (span->shard_offset - stage_unit_shard(&offload->stage->owned_trained, span->unit));
 }
 
-// Returns where a span's gradients are copied to for the update: on the host, or in the device's shard.
-// NULL: they stay where they were reduced, or the span's tensors are frozen.
-static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed) {
+// Returns where a span's gradients are copied to: on the host, or in the device's sums. NULL: they stay where
+// they were reduced, or the span's tensors are frozen.
+//   at   the micro-batch; with staging, its leaf is stored in the partial sum of partial_sums_of
+static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed,
+                                  const struct logical_micro_batch *at) {
+    const struct gradient_offload *grads = &offload->to_host;
+    const bool staging = offload_uses_staging(offload);
     if (placed->is_frozen)
         return NULL;
     if (placed->on_host)
-        return offload->to_host.grads + placed->at;
-    return offload_uses_staging(offload) ? offload->to_host.source.data + placed->at : NULL;
+        return (staging ? partial_sums_of(&grads->on_host, at) : grads->on_host.shard) + placed->at;
+    return staging ? partial_sums_of(grads->on_device, at) + placed->at : NULL;
+}
+
+// With staging, and if this rank computes several logical ranks: the squares are summed by add_squares, once
+// the partial sums are added up.
+static bool sums_squares_late(const struct offload *offload) {
+    return offload_uses_staging(offload) && logical_per_rank(&offload->stage->logical) > 1;
 }
 
 static size_t span_bytes(const struct placement_span *placed) {
@@ -134,17 +144,33 @@ static enum status send_unit(struct offload *offload, int unit) {
     const struct stage *stage = offload->stage;
     const struct owned_spans *owned = &stage->owned_trained;
     const struct placement *placement = offload->placement;
-    for (int i = owned->first[unit]; i < owned->first[unit + 1] && grads->last; i++)
-        TRY(norm_add(offload->norm, &grads->stream, i, reduced_gradients_at(offload, &owned->spans[i])));
+    for (int i = owned->first[unit];
+         i < owned->first[unit + 1] && grads->last && !sums_squares_late(offload); i++)
+        TRY(norm_add(offload->norm, &grads->stream, reduced_gradients_at(offload, &owned->spans[i]),
+                     owned->spans[i].end - owned->spans[i].begin));
     TRY(event_record(&grads->summed, &grads->stream));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
-        float *to = stored_gradients_at(offload, placed);
+        float *to = stored_gradients_at(offload, placed, &grads->at);
         if (to)
             TRY(offload->stage->device->copy(
                 &grads->stream, to, reduced_gradients_at(offload, &placed->grads), span_bytes(placed)));
     }
     return event_record(&grads->copied[unit], &grads->stream);
+}
+
+// With staging: adds up the partial sums of the previous micro-batch, on the host and on the device. Waits
+// until its gradients have arrived on the host.
+static enum status fold(struct offload *offload) {
+    struct gradient_offload *grads = &offload->to_host;
+    const struct logical_micro_batch unfolded = grads->unfolded;
+    struct stream host = {.device = offload->stage->host};
+    grads->unfolded = (struct logical_micro_batch){0};
+    if (!partial_sums_folds(&unfolded) || !offload_uses_staging(offload))
+        return STATUS_OK;
+    TRY(partial_sums_fold(grads->on_device, &grads->stream, &unfolded));
+    TRY(event_synchronize(&grads->copied[0]));
+    return partial_sums_fold(&grads->on_host, &host, &unfolded);
 }
 
 // Sends the pending units: those of the previous call of offload_reduced.
@@ -154,6 +180,7 @@ static enum status send_pending(struct offload *offload) {
     grads->pending_from = -1;
     if (from < 0)
         return STATUS_OK;
+    TRY(fold(offload));
     TRY(comm_wait(offload->stage->comm, &grads->stream, grads->work));
     TRY(event_wait(&grads->staging[to % OFFLOAD_BUFFERS].reduced, &grads->stream));
     for (int unit = from; unit >= to; unit--)
@@ -161,12 +188,12 @@ static enum status send_pending(struct offload *offload) {
     return STATUS_OK;
 }
 
-// With staging, and unless this is the first micro-batch: copies a unit's sum over earlier micro-batches
-// back into its staging buffer.
+// With staging, and if this micro-batch's gradients are added to earlier ones: copies the sum of these back
+// into the unit's staging buffer.
 static enum status load(struct offload *offload, int unit) {
     const struct placement *placement = offload->placement;
     int slot = unit % OFFLOAD_BUFFERS;
-    if (!offload_uses_staging(offload) || !offload->to_host.accumulating || unit < 0)
+    if (!offload_uses_staging(offload) || !offload->to_host.at.adds || unit < 0)
         return STATUS_OK;
     // Wait until the gradients of the unit that used the buffer before have been copied out of it. For the
     // first two units of a micro-batch, offload_begin has waited already.
@@ -174,7 +201,7 @@ static enum status load(struct offload *offload, int unit) {
         TRY(event_wait(&offload->to_host.copied[unit + OFFLOAD_BUFFERS], &offload->to_device.stream));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
-        const float *from = stored_gradients_at(offload, placed);
+        const float *from = stored_gradients_at(offload, placed, &offload->to_host.at);
         if (from)
             TRY(offload->stage->device->copy(&offload->to_device.stream,
                                              reduced_gradients_at(offload, &placed->grads), from,
@@ -183,22 +210,25 @@ static enum status load(struct offload *offload, int unit) {
     return event_record(&offload->to_host.staging[slot].loaded, &offload->to_device.stream);
 }
 
-// True if gradients are sent to the host only after the last micro-batch, once gradients_finish has gathered
-// them. This is the case in stage 0, because every rank updates every element there. The exception is a
-// single rank that reduces once per step: it needs no all-gather.
+// True if gradients are sent to the host only after the last micro-batch, once gradients_finish has added up
+// and gathered them. This is the case in stage 0, because every rank updates every element there; but a single
+// rank that reduces once per step needs no all-gather. In stage 1 it is the case with partial sums.
 static bool sends_at_the_end(const struct offload *offload) {
     const struct stage *stage = offload->stage;
-    return !stage_shards_optimizer(stage->config) &&
-           (stage->world > 1 || stage_reduces_every_micro_batch(stage->config));
+    return stage_shards_optimizer(stage->config)
+               ? !stage_shards_grads(stage->config) && logical_per_rank(&stage->logical) > 1
+               : stage->world > 1 || stage_reduces_to_shard(stage->config, &stage->logical);
 }
 
-enum status offload_begin(struct offload *offload, bool last, bool accumulating) {
+enum status offload_begin(struct offload *offload, bool last, const struct logical_micro_batch *at) {
     struct gradient_offload *grads = &offload->to_host;
     if (!offload_is_on(offload))
         return STATUS_OK;
     TRY(send_pending(offload)); // the units of the previous micro-batch that were reduced last
+    if (grads->at.is_reduced)
+        grads->unfolded = grads->at;
     grads->last = last;
-    grads->accumulating = accumulating;
+    grads->at = *at;
     grads->pending_to = offload->stage->params->n_units; // no unit is reduced yet
     // Wait for the previous micro-batch's copies of gradients; unit 0's is the last. Then the sums that
     // load() reads are complete, and both staging buffers are free.
@@ -211,9 +241,9 @@ enum status offload_staging(struct offload *offload, struct stream *stream, int 
     int slot = unit % OFFLOAD_BUFFERS, n_units = offload->stage->params->n_units;
     *out = grads->staging[slot].data;
     // Wait until the gradients of the unit that used the buffer before (unit + OFFLOAD_BUFFERS) have been
-    // copied out of it. If accumulating, waiting for `loaded` is enough, because load() has waited for these
+    // copied out of it. If at.adds, waiting for `loaded` is enough, because load() has waited for these
     // copies. For the first two units of a step, offload_finish has waited already.
-    if (grads->accumulating)
+    if (grads->at.adds)
         return event_wait(&grads->staging[slot].loaded, stream);
     return unit + OFFLOAD_BUFFERS < n_units ? event_wait(&grads->copied[unit + OFFLOAD_BUFFERS], stream)
                                             : STATUS_OK;
@@ -234,6 +264,29 @@ enum status offload_reduced(struct offload *offload, struct stream *stream, int 
     return load(offload, unit - 1);
 }
 
+// Adds up the last partial sums and, if sums_squares_late, sums the squares of all of this rank's gradients.
+static enum status finish_sums(struct offload *offload) {
+    struct gradient_offload *grads = &offload->to_host;
+    const struct placement *placement = offload->placement;
+    grads->unfolded = grads->at;
+    grads->at = (struct logical_micro_batch){0};
+    if (!sums_squares_late(offload))
+        return STATUS_OK;
+    TRY(fold(offload));
+    TRY(event_synchronize(&grads->copied[0]));
+    for (int i = 0; i < placement->n_spans; i++) {
+        const struct placement_span *placed = &placement->spans[i];
+        const size_t n = placed->grads.end - placed->grads.begin;
+        if (placed->is_frozen)
+            continue;
+        TRY(placed->on_host
+                ? norm_add_host(offload->norm, &grads->stream, offload_gradients_at(offload, placed), n)
+                : norm_add(offload->norm, &grads->stream, grads->on_device->shard + placed->at, n));
+    }
+    TRY(event_record(&grads->summed, &grads->stream));
+    return event_record(&grads->copied[0], &grads->stream);
+}
+
 enum status offload_finish(struct offload *offload, struct stream *stream) {
     struct gradient_offload *grads = &offload->to_host;
     if (!offload_is_on(offload))
@@ -245,6 +298,7 @@ enum status offload_finish(struct offload *offload, struct stream *stream) {
         for (int unit = offload->stage->params->n_units - 1; unit >= 0; unit--)
             TRY(send_unit(offload, unit));
     }
+    TRY(finish_sums(offload));
     return event_wait(&grads->copied[0], stream); // unit 0 is copied last
 }
 

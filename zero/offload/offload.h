@@ -11,7 +11,8 @@
 //      host's spans to the host, the device's spans from the staging buffer to the device's shard.
 // With several micro-batches in stages 2 and 3, the sum of the earlier ones is first copied back into the
 // staging buffer. All additions then happen on the device in the same order as without offload, and give
-// the same bits.
+// the same bits. If the rank computes several logical ranks, partial sums are copied like this, and added up
+// where they are stored (partial_sums.h); the squares are then summed after the last addition.
 //
 // Parameters, per unit: the host waits for the unit's gradients, updates the unit, and copies it on
 // to_device.stream. The caller's stream waits for to_device.stream at the end of the step.
@@ -19,6 +20,7 @@
 #define ZERO_ZERO_OFFLOAD_OFFLOAD_H
 
 #include "zero/offload/placement.h"
+#include "zero/partition/partial_sums.h"
 #include "zero/optimizer/rules/norm.h"
 
 #define OFFLOAD_BUFFERS 2 // number of staging buffers, and of upload buffers; they are used in turn
@@ -45,14 +47,15 @@ struct gradient_offload {
     struct stream stream;
     // The reduced gradients on the device. In stages 2 and 3 they are only those of the device's spans.
     struct offload_source source;
-    int region;
-    float *grads; // host memory: gradients of the host's spans
+    const struct partial_sums *on_device; // with staging: the sums of the device's spans
+    struct partial_sums on_host;          // the sums of the host's spans, in host memory
     struct staging_buffer staging[OFFLOAD_BUFFERS];
     struct event reached; // stage 0: all sums have been gathered
     struct event summed;  // the squares of the unit sent last have been summed
     struct event *copied; // (n_units) each unit's gradients have been copied to where the update reads them
     bool last;            // this micro-batch is the step's last
-    bool accumulating;    // this micro-batch's gradients are added to those of earlier ones
+    struct logical_micro_batch at;       // this micro-batch
+    struct logical_micro_batch unfolded; // the last one after which partial_sums_fold is due; zero: none
     // Units that are being reduced and not sent yet: pending_from (-1: none) down to pending_to.
     int pending_from, pending_to;
     comm_work work; // handle of the last reduction of these units
@@ -103,16 +106,17 @@ enum status offload_init(struct offload *offload, const struct stage *stage,
                          struct region_table *table) MUST_CHECK;
 // Binds the regions, and creates the streams and events.
 //   source   the device array of reduced gradients; in stages 2 and 3, only those of the device's spans
+//   sums     in stages 2 and 3: the sums that the source is the shard of
 enum status offload_bind(struct offload *offload, const struct region_table *table,
-                         struct offload_source source) MUST_CHECK;
+                         struct offload_source source, const struct partial_sums *sums) MUST_CHECK;
 void offload_free(struct offload *offload);
 
 // ---- gradients, device to host
 
 // Call before each micro-batch.
-//   last           this is the step's last micro-batch
-//   accumulating   its gradients are added to those of earlier micro-batches, which were already sent
-enum status offload_begin(struct offload *offload, bool last, bool accumulating) MUST_CHECK;
+//   last   this is the step's last micro-batch
+enum status offload_begin(struct offload *offload, bool last,
+                          const struct logical_micro_batch *at) MUST_CHECK;
 // Returns the staging buffer into which a unit is to be reduced; it holds this rank's unit shard. Later
 // work on `stream` may write to the buffer. Only with offload_uses_staging.
 enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) MUST_CHECK;
@@ -130,7 +134,7 @@ enum status offload_wait(struct offload *offload, int unit) MUST_CHECK;
 // Returns the gradients of one of the host's spans.
 static inline float *offload_gradients_at(const struct offload *offload,
                                           const struct placement_span *placed) {
-    return offload->to_host.grads + placed->at;
+    return offload->to_host.on_host.shard + placed->at;
 }
 
 // ---- parameters, host to device. Only with offload_optimizer

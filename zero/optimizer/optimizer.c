@@ -141,7 +141,8 @@ static enum status bind_spans(struct optimizer *optimizer, const struct region_t
 enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) {
     struct stream stream;
     TRY(step_control_bind(&optimizer->control, table));
-    const struct step_memory *memory = optimizer->control.memory;
+    struct step_memory *memory = optimizer->control.memory;
+    norm_bind(&optimizer->state->norm, table, optimizer->control.sums);
     if (optimizer->n_spans == 0 && optimizer->muon.rounds.n_rounds == 0)
         return STATUS_OK;
     TRY(stream_init(&stream, optimizer->state->stage.device));
@@ -164,7 +165,8 @@ static enum status add_norms(struct optimizer *optimizer, struct stream *stream)
     struct model_states *state = optimizer->state;
     const struct owned_spans *owned = &state->stage.owned_trained;
     for (int i = 0; i < owned->n; i++)
-        TRY(norm_add(&state->norm, stream, i, gradients_at(&state->gradients, &owned->spans[i])));
+        TRY(norm_add(&state->norm, stream, gradients_at(&state->gradients, &owned->spans[i]),
+                     owned->spans[i].end - owned->spans[i].begin));
     return STATUS_OK;
 }
 
@@ -294,7 +296,7 @@ enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream)
     struct model_states *state = optimizer->state;
     struct step_memory *memory = optimizer->control.memory;
     TRY(add_norms(optimizer, stream));
-    TRY(norm_sum(&state->norm, stream, &memory->sums[1]));
+    TRY(norm_end(&state->norm, stream));
     TRY(step_control_decide(&optimizer->control, stream));
     TRY(update_on_device(optimizer, stream));
     TRY(average_update(state, stream, &memory->plan, &memory->result, 0));

@@ -20,21 +20,23 @@
 struct step_memory {
     struct update_plan plan;
     struct update_result result;
-    double sums[2]; // this rank's sums: of losses [0], and of squares of gradients [1]
 };
 
 // In pinned host memory.
 struct step_message {
     struct update_plan plan;
     struct update_result result;
-    double loss_sum;
 };
 
 struct step_control {
     const struct stage *stage;
-    int memory_region, gathered_region, messages_region;
+    int memory_region, sums_region, gathered_region, messages_region, losses_region;
     struct step_memory *memory;
-    double *gathered;              // (world, 2) every rank's sums, in device memory
+    // This rank's sums as update_decide needs them, in device memory: (EXACT_WORDS) squares of gradients, then
+    // (n_losses) losses, one for each logical rank that this rank computes.
+    int64_t *sums;
+    void *gathered;                // (world) every rank's sums, in device memory
+    double *losses;                // (n_losses) a copy of the losses in host memory
     struct step_message *messages; // (STEP_SLOTS) the slots
     // Timed events. `began`: the device begins the step. `done`: its copies from and to the slot are done.
     struct event began[STEP_SLOTS], done[STEP_SLOTS];
@@ -46,15 +48,15 @@ enum status step_control_init(struct step_control *control, const struct stage *
 enum status step_control_bind(struct step_control *control, const struct region_table *table) MUST_CHECK;
 void step_control_free(struct step_control *control);
 
-// Returns the device memory in which to sum the losses of this rank's micro-batches.
-double *step_control_loss_sum(const struct step_control *control);
+// Returns the device memory in which to sum the losses of the micro-batches of this rank's logical rank j.
+double *step_control_loss_sum(const struct step_control *control, int j);
 // Returns the device address of the plan's loss_factor; valid after step_control_begin.
 const float *step_control_loss_factor(const struct step_control *control);
 
 // ---- where the host decides
 
-// Copies this rank's sum of losses (at step_control_loss_sum) to the host. Waits for the stream.
-enum status step_control_losses(struct step_control *control, struct stream *stream, double *sum) MUST_CHECK;
+// Copies this rank's sums of losses (at step_control_loss_sum) to control->losses. Waits for the stream.
+enum status step_control_losses(struct step_control *control, struct stream *stream) MUST_CHECK;
 // Sends the device the plan and the result of a step on which the host decided.
 enum status step_control_send_decision(struct step_control *control, struct stream *stream,
                                        const struct step_message *decision) MUST_CHECK;
@@ -66,7 +68,7 @@ enum status step_control_begin(struct step_control *control, struct stream *stre
                                const struct update_plan *plan) MUST_CHECK;
 // Gathers every rank's sums of losses and of squared gradients. From them the device decides whether the
 // update happens, and by what factor gradients are scaled (kernels/ops.h: update_decide).
-// control->memory->sums must hold this rank's sums, and comm_on_device must be true.
+// control->sums must hold this rank's sums (norm_end), and comm_on_device must be true.
 enum status step_control_decide(struct step_control *control, struct stream *stream) MUST_CHECK;
 // Sends the result to the host, after step_control_decide.
 enum status step_control_send(struct step_control *control, struct stream *stream, int slot) MUST_CHECK;

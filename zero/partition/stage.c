@@ -74,6 +74,11 @@ static enum status record_traces(struct stage *stage) {
 
 enum status stage_init(struct stage *stage) {
     stage->options = read_options(stage->config, stage->device->place);
+    stage->logical = (struct logical){.n = (int)stage->config->logical_ranks,
+                                      .world = stage->world,
+                                      .every = stage_reduces_every_micro_batch(stage->config)};
+    if (stage->logical.n == 1) // there is no sum over ranks: nothing is rounded for communication
+        stage->options.gradient_comm_dtype = DTYPE_F32;
     if (!stage->partition) {
         partition_init(&stage->own_partition, stage->params, stage_partition(stage->config), stage->world);
         stage->partition = &stage->own_partition;

@@ -24,6 +24,7 @@
 #include "model/trace.h"
 #include "options/config.h"
 #include "zero/comm/comm.h"
+#include "zero/partition/logical.h"
 #include "zero/partition/partition.h"
 
 #define N_STAGES 4
@@ -43,10 +44,21 @@ static inline bool stage_shards_grads(const struct config *config) {
 static inline bool stage_shards_params(const struct config *config) {
     return config->zero_optimization.stage >= 3;
 }
-// True if gradients are reduced during each micro-batch, into a separate shard. Otherwise every rank
-// accumulates all gradients, and they are reduced in place during the last micro-batch.
+// True if gradients are reduced during each micro-batch. Otherwise every rank accumulates all gradients of a
+// logical rank's step, and they are reduced during its last micro-batch.
 static inline bool stage_reduces_every_micro_batch(const struct config *config) {
     return stage_shards_grads(config) || config->zero_optimization.reduce_every_micro_batch;
+}
+
+// True if gradients are reduced into a separate shard: where several reductions add up in a step. Otherwise
+// they are reduced in place.
+static inline bool stage_reduces_to_shard(const struct config *config, const struct logical *logical) {
+    return stage_reduces_every_micro_batch(config) || logical_per_rank(logical) > 1;
+}
+// True if a logical rank may have several micro-batches in a step.
+static inline bool stage_may_accumulate(const struct config *config, const struct logical *logical) {
+    return config->train.gradient_accumulation_steps > logical_per_rank(logical) ||
+           config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
 }
 
 struct stage_options {
@@ -87,6 +99,7 @@ struct stage {
     const struct partition *partition; // for `params` and `world`; NULL: stage_init makes own_partition
     // Set by stage_init.
     struct stage_options options;
+    struct logical logical; // the logical ranks of the run, and which of them this rank computes
     struct partition own_partition;
     struct owned_spans owned;         // this rank's spans of `partition`; offsets in arrays of parameters
     struct owned_spans owned_trained; // its spans of partition_trained; offsets in arrays of gradients

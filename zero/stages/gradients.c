@@ -13,7 +13,7 @@ void gradients_build_buckets(struct gradients *gradients) {
     const struct stage *stage = gradients->stage;
     const struct partition *trained = partition_trained(stage->partition);
     const struct params *params = stage->params;
-    const bool to_shard = stage_reduces_every_micro_batch(stage->config);
+    const bool to_shard = stage_reduces_to_shard(stage->config, &stage->logical);
     buckets_init(&gradients->reduce_buckets, stage->options.reduce_bucket);
     buckets_init(&gradients->gather_buckets, stage->options.allgather_bucket);
     // Reduces units in the order in which they become ready: the last unit first.
@@ -109,17 +109,16 @@ static enum status plan_buffers(struct gradients *gradients, struct region_table
 enum status gradients_init(struct gradients *gradients, const struct stage *stage, struct offload *offload,
                            struct region_table *table) {
     const enum region_place place = stage->device->place;
-    *gradients =
-        (struct gradients){.stage = stage, .offload = offload, .whole_region = -1, .shard_region = -1};
+    *gradients = (struct gradients){.stage = stage, .offload = offload, .whole_region = -1};
     TRY(check_calls(stage));
     TRY(stage_shards_grads(stage->config)
             ? plan_buffers(gradients, table)
             : region_add(table, REGION_GRADS, place, DTYPE_F32, params_grad_memory(stage->params, place),
                          &gradients->whole_region, "grads"));
-    if (stage_reduces_every_micro_batch(stage->config))
-        TRY(region_add(table, REGION_GRADS, place, DTYPE_F32, offload_device_elements(offload),
-                       &gradients->shard_region, "grads of the shard"));
-    return STATUS_OK;
+    return stage_reduces_to_shard(stage->config, &stage->logical)
+               ? partial_sums_init(&gradients->sums, stage, place, offload_device_elements(offload),
+                                   "grads of the shard", table)
+               : STATUS_OK;
 }
 
 static void list_tensors(struct gradients *gradients) {
@@ -144,7 +143,8 @@ static void list_tensors(struct gradients *gradients) {
 
 void gradients_bind(struct gradients *gradients, const struct region_table *table) {
     gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
-    gradients->shard = gradients->shard_region < 0 ? NULL : region_data(table, gradients->shard_region);
+    if (gradients->sums.stage)
+        partial_sums_bind(&gradients->sums, table);
     for (int i = 0; i < gradients->n_buffers; i++)
         gradients->buffers[i].data = region_data(table, gradients->buffers[i].region);
     list_tensors(gradients);
@@ -199,15 +199,26 @@ static enum status skip_frozen(struct gradients *gradients, struct stream *strea
     return STATUS_OK;
 }
 
-enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
+// Adds up the partial sums of the micro-batch whose reductions were issued last. Called before the next
+// reduction is issued: the reductions have then had the time of a forward pass to finish.
+static enum status fold(struct gradients *gradients, struct stream *stream) {
+    const struct logical_micro_batch unfolded = gradients->unfolded;
+    gradients->unfolded = (struct logical_micro_batch){0};
+    if (!partial_sums_folds(&unfolded) || offload_uses_staging(gradients->offload))
+        return STATUS_OK;
+    TRY(comm_wait(gradients->stage->comm, stream, COMM_WORK_ALL));
+    return partial_sums_fold(&gradients->sums, stream, &unfolded);
+}
+
+enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t i, int64_t n) {
     const struct stage *stage = gradients->stage;
-    bool every = stage_reduces_every_micro_batch(stage->config);
-    gradients->beta_zero = every || k == 0;
-    gradients->accumulating = every && k > 0;
-    gradients->reducing = every || k == n - 1;
+    if (i > 0 && gradients->at.is_reduced)
+        gradients->unfolded = gradients->at;
+    gradients->at = logical_micro_batch_of(&stage->logical, i, n / logical_per_rank(&stage->logical));
+    gradients->beta_zero = stage->logical.every || gradients->at.k == 0;
     gradients->next_call = 0;
     gradients->n_taken = 0;
-    TRY(offload_begin(gradients->offload, k == n - 1, gradients->accumulating));
+    TRY(offload_begin(gradients->offload, i == n - 1, &gradients->at));
     if (stage_shards_grads(stage->config))
         return skip_frozen(gradients, stream, stage->params->n_units);
     if (!gradients->beta_zero)
@@ -270,15 +281,15 @@ static int lowest_issued(const struct gradients *gradients) {
 static enum status reduce_full_buckets(struct gradients *gradients, struct stream *stream, int unit) {
     const struct stage *stage = gradients->stage;
     const struct buckets *buckets = &gradients->reduce_buckets;
-    float *to = gradients->shard ? gradients->shard : gradients->whole;
+    float *to = gradients->sums.shard ? partial_sums_of(&gradients->sums, &gradients->at) : gradients->whole;
     comm_work work = 0;
     for (int *i = &gradients->next_call; *i < buckets->n_calls && buckets->last_unit[*i] >= unit; ++*i)
         TRY(comm_reduce_scatter(stage->comm, stream, &buckets->calls[*i], gradients->whole, to,
-                                stage->options.gradient_comm_dtype, gradients->accumulating, &work));
+                                stage->options.gradient_comm_dtype, gradients->at.adds, &work));
     return offload_reduced(gradients->offload, stream, lowest_issued(gradients), work);
 }
 
-// Stages 2 and 3: reduces the unit's buffer into its unit shard, in the shard or in offload's staging buffer.
+// Stages 2 and 3: reduces the unit's buffer into its unit shard, in the sums or in offload's staging buffer.
 static enum status reduce_unit(struct gradients *gradients, struct stream *stream, int unit) {
     const struct stage *stage = gradients->stage;
     const struct buckets *buckets = gradients->reductions[unit].buckets;
@@ -287,19 +298,34 @@ static enum status reduce_unit(struct gradients *gradients, struct stream *strea
     if (offload_uses_staging(gradients->offload))
         TRY(offload_staging(gradients->offload, stream, unit, &to));
     else
-        to = gradients->shard + stage_unit_shard(&stage->owned_trained, unit);
+        to = partial_sums_of(&gradients->sums, &gradients->at) + stage_unit_shard(&stage->owned_trained, unit);
     buffer->unit = -1;
     buffer->work = 0;
     for (int i = 0; i < buckets->n_calls; i++)
         TRY(comm_reduce_scatter(stage->comm, stream, &buckets->calls[i], buffer->data, to,
-                                stage->options.gradient_comm_dtype, gradients->accumulating, &buffer->work));
+                                stage->options.gradient_comm_dtype, gradients->at.adds, &buffer->work));
     TRY(offload_reduced(gradients->offload, stream, unit, buffer->work));
     return skip_frozen(gradients, stream, unit);
 }
 
+// One rank alone sends nothing, so that no collective rounds the gradients of its logical ranks to the
+// communication dtype. Rounds a unit's gradients in place.
+static enum status round_alone(struct gradients *gradients, struct stream *stream, int unit) {
+    const struct stage *stage = gradients->stage;
+    const struct param_unit *u = &stage->params->units[unit];
+    float *data = stage_shards_grads(stage->config) ? buffer_of(gradients, unit)->data
+                                                    : gradients->whole + u->trained_offset;
+    const struct cast_args args = {
+        .out = data, .x = data, .n = u->trained, .through = stage->options.gradient_comm_dtype};
+    return stage->world == 1 && args.through != DTYPE_F32 ? stage->device->ops->cast(stream, &args)
+                                                          : STATUS_OK;
+}
+
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
-    if (!gradients->reducing)
+    if (!gradients->at.is_reduced)
         return STATUS_OK;
+    TRY(fold(gradients, stream));
+    TRY(round_alone(gradients, stream, unit));
     return stage_shards_grads(gradients->stage->config) ? reduce_unit(gradients, stream, unit)
                                                         : reduce_full_buckets(gradients, stream, unit);
 }
@@ -307,7 +333,9 @@ enum status gradients_ready(struct gradients *gradients, struct stream *stream, 
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) {
     comm_work work;
     struct comm *comm = gradients->stage->comm;
-    const float *from = gradients->shard ? gradients->shard : gradients->whole;
+    const float *from = gradients->sums.shard ? gradients->sums.shard : gradients->whole;
+    gradients->unfolded = gradients->at;
+    TRY(fold(gradients, stream));
     for (int i = 0; i < gradients->gather_buckets.n_calls; i++)
         TRY(comm_all_gather(comm, stream, &gradients->gather_buckets.calls[i], from, gradients->whole,
                             DTYPE_F32, &work));
@@ -323,7 +351,8 @@ void gradients_volume(const struct gradients *gradients, int64_t n_micro_batches
     const struct stage_options *options = &stage->options;
     const struct params *params = stage->params;
     const size_t owned = stage_trained_elements(stage);
-    const uint64_t times = stage_reduces_every_micro_batch(stage->config) ? (uint64_t)n_micro_batches : 1;
+    const uint64_t times =
+        (uint64_t)(stage->logical.every ? n_micro_batches : logical_per_rank(&stage->logical));
     uint64_t calls = 0;
     if (!stage_shards_grads(stage->config))
         calls = buckets_count(params->n_trained, options->reduce_bucket);
@@ -339,8 +368,8 @@ void gradients_volume(const struct gradients *gradients, int64_t n_micro_batches
 }
 
 struct offload_source gradients_source(const struct gradients *gradients) {
-    bool whole = !gradients->shard || !stage_shards_optimizer(gradients->stage->config);
-    return (struct offload_source){whole ? gradients->whole : gradients->shard, whole};
+    bool whole = !gradients->sums.shard || !stage_shards_optimizer(gradients->stage->config);
+    return (struct offload_source){whole ? gradients->whole : gradients->sums.shard, whole};
 }
 
 float *gradients_at(const struct gradients *gradients, const struct stage_span *span) {

@@ -5,11 +5,16 @@
 //                   each bucket is reduce-scattered in place as soon as its units are ready. Stage 0 then
 //                   all-gathers the sums, because every rank does the whole update.
 //                   With reduce_every_micro_batch, buckets are reduce-scattered in each micro-batch, into a
-//                   separate shard instead of in place.
+//                   separate shard instead of in place. So they are once per logical rank, if a rank computes
+//                   several.
 //   stages 2 and 3  Backward uses a pool of buffers, each for one unit. In every micro-batch, each buffer is
 //                   reduce-scattered into the owners' shards as soon as it is ready. A unit to which backward
 //                   adds several times has its own buffer. With tied embeddings this is the embeddings'
 //                   unit: backward adds to it first for the lm_head, and last for the embeddings.
+//
+// A rank that computes several logical ranks (zero/partition/logical.h) reduces the gradients of each into one
+// of several partial sums, which are sharded like the shard, and adds these up in the order of the tree over
+// all logical ranks.
 //
 // With offload_optimizer, zero/offload/offload.h copies the sums to host memory, for the spans that the
 // host updates.
@@ -18,6 +23,7 @@
 
 #include "zero/offload/offload.h"
 #include "zero/partition/buckets.h"
+#include "zero/partition/partial_sums.h"
 
 #define GRADIENT_POOL 2 // number of buffers in the pool with overlap_comm; without it there is one
 
@@ -43,9 +49,11 @@ struct gradient_buffer {
 struct gradients {
     const struct stage *stage;
     struct offload *offload;
-    int whole_region, shard_region;
+    int whole_region;
     float *whole; // gradients of all units; NULL in stages 2 and 3
-    float *shard; // gradients of this rank's shard; NULL unless every micro-batch is reduced
+    // The sums that this rank owns, if stage_reduces_to_shard; else zero. With offload_uses_staging, only those
+    // of the device's spans.
+    struct partial_sums sums;
     // Addresses of the tensors' gradients; NULL: frozen. Stages 0 and 1: (n_params) in `whole`. Stages 2
     // and 3: (n_buffers, n_params) in each buffer.
     void **tensors;
@@ -57,9 +65,9 @@ struct gradients {
     struct reduction *reductions;  // stages 2 and 3: (n_units) how each unit's gradients are reduced
     struct buckets gather_buckets; // stage 0: gathers the sums on every rank
     int next_call;                 // stages 0 and 1: index of the next call of reduce_buckets to issue
-    bool beta_zero;    // this micro-batch's gradients overwrite the buffers (beta = 0); false: add to them
-    bool accumulating; // the shard holds the sum of earlier micro-batches, and reductions add to it
-    bool reducing;     // gradients are reduced in this micro-batch
+    bool beta_zero; // this micro-batch's gradients overwrite the buffers (beta = 0); false: add to them
+    struct logical_micro_batch at; // this micro-batch
+    struct logical_micro_batch unfolded; // the last one after which partial_sums_fold is due; zero: none
 };
 
 // Adds regions to `table`. Call gradients_free also after a failure.
@@ -71,8 +79,8 @@ void gradients_build_buckets(struct gradients *gradients);
 void gradients_bind(struct gradients *gradients, const struct region_table *table);
 void gradients_free(struct gradients *gradients);
 
-// Begins micro-batch k (from 0) of a step of n micro-batches.
-enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k,
+// Begins this rank's micro-batch i (from 0) of a step of n micro-batches.
+enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t i,
                             int64_t n) MUST_CHECK;
 // Sets view->grads to the buffer for a unit's gradients, and view->beta_zero.
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,

@@ -81,10 +81,9 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
     state->stage.comm = comm;
     state->stage.host = host;
     placement_bind(&state->placement, table);
-    norm_bind(&state->norm, table);
     TRY(parameters_bind(&state->parameters, table));
     gradients_bind(&state->gradients, table);
-    TRY(offload_bind(&state->offload, table, gradients_source(&state->gradients)));
+    TRY(offload_bind(&state->offload, table, gradients_source(&state->gradients), &state->gradients.sums));
     state->values = region_data(table, state->values_region);
     if (state->codes_region >= 0)
         state->codes = region_data(table, state->codes_region);
@@ -97,7 +96,6 @@ void model_states_free(struct model_states *state) {
     parameters_free(&state->parameters);
     gradients_free(&state->gradients);
     offload_free(&state->offload);
-    norm_free(&state->norm);
     placement_free(&state->placement);
     optimizer_groups_free(&state->groups);
     stage_free(&state->stage);

@@ -105,7 +105,7 @@ size_t CPU_OP(attention_backward_workspace)(const struct device *device,
     size_t bytes = (packed_floats(&plan) + (size_t)plan.n_threads * plan.scratch_floats) * sizeof(float);
     // rope_backward runs after attention.
     for (int i = attention_rope_backward(args, rotations) - 1; i >= 0; i--) {
-        const size_t own = CPU_OP(rope_backward_workspace)(device, &rotations[i]);
+        const size_t own = CPU_OP(rope_backward_workspace)(&rotations[i]);
         bytes = own > bytes ? own : bytes;
     }
     return bytes;

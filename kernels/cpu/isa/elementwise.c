@@ -72,6 +72,43 @@ enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_
     return STATUS_OK;
 }
 
+// ---- add_squares
+
+static double leaf_squares(const float *x, size_t n) {
+    double sums[SQUARES_LANES] = {0};
+    if (n == SQUARES_LEAF)
+        for (size_t lane = 0; lane < SQUARES_LANES; lane++)
+            for (size_t i = lane; i < SQUARES_LEAF; i += SQUARES_LANES)
+                sums[lane] += (double)x[i] * (double)x[i];
+    else
+        for (size_t i = 0; i < n; i++)
+            sums[i % SQUARES_LANES] += (double)x[i] * (double)x[i];
+    for (size_t half = SQUARES_LANES / 2; half > 0; half /= 2)
+        for (size_t lane = 0; lane < half; lane++)
+            sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+static void add_squares_span(const void *context, struct parallel_span leaves) {
+    const struct add_squares_args *args = context;
+    int64_t words[EXACT_WORDS] = {0};
+    for (size_t leaf = leaves.begin; leaf < leaves.end; leaf++) {
+        const size_t begin = leaf * SQUARES_LEAF, left = args->n - begin;
+        const struct exact_parts parts =
+            exact_parts_of(leaf_squares(args->x + begin, left < SQUARES_LEAF ? left : SQUARES_LEAF));
+        for (int i = 0; i < parts.n; i++)
+            words[parts.first + i] += (int64_t)parts.part[i];
+    }
+    for (int i = 0; i < EXACT_WORDS; i++)
+        __atomic_fetch_add(&args->sum[i], words[i], __ATOMIC_RELAXED);
+}
+
+enum status CPU_OP(add_squares)(struct stream *stream, const struct add_squares_args *args) {
+    const size_t leaves = (args->n + SQUARES_LEAF - 1) / SQUARES_LEAF;
+    cpu_parallel(stream->device, args->n, leaves, 64, add_squares_span, args);
+    return STATUS_OK;
+}
+
 // ---- matrix_normalize and matrix_add_diagonal
 
 struct normalization {
@@ -174,9 +211,22 @@ VF_INLINE void cast_from(enum dtype type, const struct cast_args *args, struct p
     VF_DISPATCH(args->out_type, cast_range, type, args, range);
 }
 
+VF_INLINE void round_range(enum dtype through, const struct cast_args *args, struct parallel_span range) {
+    float rounded[VF_WIDTH]; // in the type `through`
+    for (size_t i = range.begin; i < range.end; i += VF_WIDTH) {
+        const size_t left = range.end - i;
+        const int lanes = left < VF_WIDTH ? (int)left : VF_WIDTH;
+        vf_put_part(through, rounded, 0, vf_get_part(DTYPE_F32, args->x, i, lanes), lanes);
+        vf_put_part(DTYPE_F32, args->out, i, vf_get_part(through, rounded, 0, lanes), lanes);
+    }
+}
+
 static void cast_span(const void *context, struct parallel_span span) {
     const struct cast_args *args = context;
-    VF_DISPATCH(args->type, cast_from, args, span);
+    if (args->through != DTYPE_F32)
+        VF_DISPATCH(args->through, round_range, args, span);
+    else
+        VF_DISPATCH(args->type, cast_from, args, span);
 }
 
 enum status CPU_OP(cast)(struct stream *stream, const struct cast_args *args) {

@@ -124,7 +124,7 @@ VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_arg
         write_dx(type, args, block, row, i, (int)(C - i), mean, rstd, dot_mean);
 }
 
-// A thread's workspace holds its totals of dweight and dbias, then the sums of the current block.
+// The workspace of a part holds its totals of dweight and dbias, then the sums of the current block.
 VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_args *args,
                              struct parallel_span rows, float *workspace) {
     size_t padded = channel_sums_padded((size_t)args->C);
@@ -141,37 +141,42 @@ VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_ar
     }
 }
 
-size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
-                                            const struct layernorm_backward_args *args) {
-    return (size_t)device->n_threads * 4 * channel_sums_padded((size_t)args->C) * sizeof(float);
+size_t CPU_OP(layernorm_backward_workspace)(const struct layernorm_backward_args *args) {
+    return (size_t)channel_sums_parts((size_t)args->N) * 4 * channel_sums_padded((size_t)args->C) *
+           sizeof(float);
 }
 
 struct backward_call {
     const struct layernorm_backward_args *args;
     float *workspace;
     size_t padded;
+    int n_parts;
 };
 
-static void backward_part(const void *context, int part, int n_parts) {
+static void backward_parts(const void *context, struct parallel_span parts) {
     const struct backward_call *call = context;
-    struct parallel_span rows = parallel_span_of((size_t)call->args->N, 1, part, n_parts);
-    VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
-                call->workspace + (size_t)part * 4 * call->padded);
+    for (size_t part = parts.begin; part < parts.end; part++) {
+        const struct parallel_span rows =
+            parallel_span_of((size_t)call->args->N, 1, (int)part, call->n_parts);
+        VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
+                    call->workspace + part * 4 * call->padded);
+    }
 }
 
-static void totals_part(const void *context, int part, int n_parts) {
+static void add_totals(const void *context, struct parallel_span channels) {
     const struct backward_call *call = context;
     const struct layernorm_backward_args *args = call->args;
-    struct parallel_span channels = parallel_span_of((size_t)args->C, 16, part, n_parts);
-    channel_sums_add(args->dweight, args->beta_zero, call->workspace, 4 * call->padded, n_parts, channels);
-    channel_sums_add(args->dbias, args->beta_zero, call->workspace + call->padded, 4 * call->padded, n_parts,
+    channel_sums_add(args->dweight, args->beta_zero, call->workspace, 4 * call->padded, call->n_parts,
                      channels);
+    channel_sums_add(args->dbias, args->beta_zero, call->workspace + call->padded, 4 * call->padded,
+                     call->n_parts, channels);
 }
 
 enum status CPU_OP(layernorm_backward)(struct stream *stream, const struct layernorm_backward_args *args) {
-    const struct backward_call call = {args, stream->workspace, channel_sums_padded((size_t)args->C)};
-    int n_threads = cpu_threads(stream->device, (size_t)args->N * (size_t)args->C);
-    parallel_run(n_threads, backward_part, &call);
-    parallel_run(n_threads, totals_part, &call);
+    const struct backward_call call = {args, stream->workspace, channel_sums_padded((size_t)args->C),
+                                       channel_sums_parts((size_t)args->N)};
+    const size_t work = (size_t)args->N * (size_t)args->C;
+    cpu_parallel(stream->device, work, (size_t)call.n_parts, 1, backward_parts, &call);
+    cpu_parallel(stream->device, work, (size_t)args->C, 16, add_totals, &call);
     return STATUS_OK;
 }

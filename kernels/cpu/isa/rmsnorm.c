@@ -102,7 +102,7 @@ VF_INLINE void backward_row(enum dtype type, const struct rmsnorm_backward_args 
         write_dx(type, args, dweight, row, i, (int)(C - i), rstd, dot_mean);
 }
 
-// A thread's workspace holds its totals of dweight, then the sums of the current block of rows.
+// A part's workspace holds its totals of dweight, then the sums of the current block of rows.
 VF_INLINE void backward_rows(enum dtype type, const struct rmsnorm_backward_args *args,
                              struct parallel_span rows, float *sums) {
     const struct rmsnorm_backward_args copy = *args;
@@ -117,39 +117,41 @@ VF_INLINE void backward_rows(enum dtype type, const struct rmsnorm_backward_args
     }
 }
 
-static size_t thread_sums(const struct rmsnorm_backward_args *args) {
+static size_t part_floats(const struct rmsnorm_backward_args *args) {
     return args->dweight ? 2 * channel_sums_padded((size_t)args->C) : 0;
 }
 
-size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
-                                          const struct rmsnorm_backward_args *args) {
-    return (size_t)device->n_threads * thread_sums(args) * sizeof(float);
+size_t CPU_OP(rmsnorm_backward_workspace)(const struct rmsnorm_backward_args *args) {
+    return (size_t)channel_sums_parts((size_t)args->N) * part_floats(args) * sizeof(float);
 }
 
 struct backward_call {
     const struct rmsnorm_backward_args *args;
     float *workspace;
+    int n_parts;
 };
 
-static void backward_part(const void *context, int part, int n_parts) {
+static void backward_parts(const void *context, struct parallel_span parts) {
     const struct backward_call *call = context;
-    struct parallel_span rows = parallel_span_of((size_t)call->args->N, 1, part, n_parts);
-    VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
-                call->workspace + (size_t)part * thread_sums(call->args));
+    for (size_t part = parts.begin; part < parts.end; part++) {
+        const struct parallel_span rows =
+            parallel_span_of((size_t)call->args->N, 1, (int)part, call->n_parts);
+        VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
+                    call->workspace + part * part_floats(call->args));
+    }
 }
 
-static void totals_part(const void *context, int part, int n_parts) {
+static void add_totals(const void *context, struct parallel_span channels) {
     const struct backward_call *call = context;
-    struct parallel_span channels = parallel_span_of((size_t)call->args->C, 16, part, n_parts);
-    channel_sums_add(call->args->dweight, call->args->beta_zero, call->workspace, thread_sums(call->args),
-                     n_parts, channels);
+    channel_sums_add(call->args->dweight, call->args->beta_zero, call->workspace, part_floats(call->args),
+                     call->n_parts, channels);
 }
 
 enum status CPU_OP(rmsnorm_backward)(struct stream *stream, const struct rmsnorm_backward_args *args) {
-    const struct backward_call call = {args, stream->workspace};
-    int n_threads = cpu_threads(stream->device, (size_t)args->N * (size_t)args->C);
-    parallel_run(n_threads, backward_part, &call);
+    const struct backward_call call = {args, stream->workspace, channel_sums_parts((size_t)args->N)};
+    const size_t work = (size_t)args->N * (size_t)args->C;
+    cpu_parallel(stream->device, work, (size_t)call.n_parts, 1, backward_parts, &call);
     if (args->dweight)
-        parallel_run(n_threads, totals_part, &call);
+        cpu_parallel(stream->device, work, (size_t)args->C, 16, add_totals, &call);
     return STATUS_OK;
 }

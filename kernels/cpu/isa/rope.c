@@ -5,7 +5,7 @@
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
 
-// A thread's workspace in backward, used only with normalization, has arrays of channel_sums_padded(D)
+// A part's workspace in backward, used only with normalization, has arrays of channel_sums_padded(D)
 // floats: the gradients of y (keep_pair) of HEADS heads, the totals of dq_weight and dk_weight, and the sums
 // of both over the heads of the current row.
 #define HEADS VF_WIDTH
@@ -281,32 +281,36 @@ VF_INLINE void backward_rows(enum dtype type, const struct rope_backward_args *a
     }
 }
 
-size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args) {
-    return (size_t)device->n_threads * N_ARRAYS * channel_sums_padded((size_t)args->D) * sizeof(float);
+size_t CPU_OP(rope_backward_workspace)(const struct rope_backward_args *args) {
+    return (size_t)channel_sums_parts((size_t)args->B * (size_t)args->T) * N_ARRAYS *
+           channel_sums_padded((size_t)args->D) * sizeof(float);
 }
 
 struct backward_call {
     const struct rope_backward_args *args;
     float *workspace;
-    size_t padded;
+    size_t padded, n_rows;
+    int n_parts;
 };
 
-static void rows_part(const void *context, int part, int n_parts) {
+static void backward_parts(const void *context, struct parallel_span parts) {
     const struct backward_call *call = context;
-    size_t n_rows = (size_t)call->args->B * (size_t)call->args->T;
-    struct parallel_span rows = parallel_span_of(n_rows, 1, part, n_parts);
-    VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
-                call->workspace + (size_t)part * N_ARRAYS * call->padded);
+    for (size_t part = parts.begin; part < parts.end; part++) {
+        const struct parallel_span rows = parallel_span_of(call->n_rows, 1, (int)part, call->n_parts);
+        VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
+                    call->workspace + part * N_ARRAYS * call->padded);
+    }
 }
 
 enum status CPU_OP(rope_backward)(struct stream *stream, const struct rope_backward_args *args) {
-    const struct backward_call call = {args, stream->workspace, channel_sums_padded((size_t)args->D)};
-    size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K), D = (size_t)args->D;
-    int n_threads = cpu_threads(stream->device, heads * D);
-    parallel_run(n_threads, rows_part, &call);
+    const size_t n_rows = (size_t)args->B * (size_t)args->T, D = (size_t)args->D;
+    const struct backward_call call = {args, stream->workspace, channel_sums_padded(D), n_rows,
+                                       channel_sums_parts(n_rows)};
+    cpu_parallel(stream->device, n_rows * (size_t)(args->H + args->K) * D, (size_t)call.n_parts, 1,
+                 backward_parts, &call);
     void *const gradients[2] = {args->dq_weight, args->dk_weight};
     for (size_t k = 0; k < 2; k++) // D is small, so this thread does it alone
         channel_sums_add(gradients[k], args->beta_zero, call.workspace + (TOTALS + k) * call.padded,
-                         N_ARRAYS * call.padded, n_threads, (struct parallel_span){0, D});
+                         N_ARRAYS * call.padded, call.n_parts, (struct parallel_span){0, D});
     return STATUS_OK;
 }

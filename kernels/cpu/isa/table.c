@@ -75,13 +75,13 @@ static enum status workspace_bytes(struct device *device, enum operation operati
     case OP_matrix_product:
         return matrix_product_workspace(device, args, bytes);
     case OP_layernorm_backward:
-        *bytes = CPU_OP(layernorm_backward_workspace)(device, args);
+        *bytes = CPU_OP(layernorm_backward_workspace)(args);
         return STATUS_OK;
     case OP_rmsnorm_backward:
-        *bytes = CPU_OP(rmsnorm_backward_workspace)(device, args);
+        *bytes = CPU_OP(rmsnorm_backward_workspace)(args);
         return STATUS_OK;
     case OP_rope_backward:
-        *bytes = CPU_OP(rope_backward_workspace)(device, args);
+        *bytes = CPU_OP(rope_backward_workspace)(args);
         return STATUS_OK;
     case OP_mix_backward:
         *bytes = CPU_OP(mix_backward_workspace)(device, args);

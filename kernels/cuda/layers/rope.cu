@@ -241,8 +241,7 @@ enum status launch_backward(struct stream *stream, const struct rope_backward_ar
     channel_gradients<2> to = {{static_cast<float *>(args->dq_weight), static_cast<float *>(args->dk_weight)},
                                args->beta_zero,
                                tickets_of(stream)};
-    return LAUNCH(stream, (rope_norm_backward<T, WIDTH>),
-                  cuda_rope_backward_blocks(properties_of(stream->device), args), THREADS, 0,
+    return LAUNCH(stream, (rope_norm_backward<T, WIDTH>), cuda_rope_backward_blocks(args), THREADS, 0,
                   sums ? static_cast<float *>(stream->workspace) : nullptr, call, to);
 }
 

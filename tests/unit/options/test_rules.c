@@ -59,6 +59,12 @@ static void test_one_or_no_batch_option(void **state) {
         {"{\"train\": {\"train_batch_size\": 6}}", 1, 3, 2, 6},
         {"{\"train\": {\"train_batch_size\": 7}}", 1, 1, 7, 7},
         {"{\"train\": {\"train_batch_size\": 2}}", 2, 1, 1, 2},
+        {"{\"train\": {\"logical_ranks\": 4}}", 1, 4, 4, 16},
+        {"{\"train\": {\"logical_ranks\": 4}}", 4, 4, 1, 16},
+        {"{\"train\": {\"train_batch_size\": 24, \"logical_ranks\": 4}}", 1, 3, 8, 24},
+        {"{\"train\": {\"train_batch_size\": 24, \"logical_ranks\": 4}}", 2, 3, 4, 24},
+        {"{\"train\": {\"train_batch_size\": 24, \"logical_ranks\": 6, \"gradient_accumulation_steps\": 6}}",
+         2, 2, 6, 24},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct config config;

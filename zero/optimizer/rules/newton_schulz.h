@@ -13,7 +13,7 @@
 // Batches: a GPU orthogonalizes several matrices of one shape at once if one alone is too little work for all
 // of its multiprocessors.
 //
-// Determinism: the bits depend on the matrix, the device and its number of threads, not on the batch.
+// Determinism: the bits depend on the matrix and the kind of device, not on the batch.
 #ifndef ZERO_ZERO_OPTIMIZER_RULES_NEWTON_SCHULZ_H
 #define ZERO_ZERO_OPTIMIZER_RULES_NEWTON_SCHULZ_H
 

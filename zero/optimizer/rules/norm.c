@@ -1,62 +1,64 @@
-// There are few partial sums, so one thread of the device adds them, in order.
 #include "zero/optimizer/rules/norm.h"
 
-#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
-#include "kernels/ops.h"
+#include "kernels/update.h"
 
 enum status norm_init(struct norm *norm, const struct stage *stage, struct region_table *table) {
-    const int n = stage->owned_trained.n;
-    *norm =
-        (struct norm){.stage = stage, .first_partial = allocate((size_t)n + 1, sizeof *norm->first_partial)};
-    for (int i = 0; i < n; i++) {
-        const struct stage_span *span = &stage->owned_trained.spans[i];
-        norm->first_partial[i + 1] = norm->first_partial[i] + sum_squares_partials(span->end - span->begin);
-    }
-    TRY(region_add(table, REGION_DATA, stage->device->place, DTYPE_F64, norm->first_partial[n] + 1,
-                   &norm->partials_region, "norm: sums of squares"));
-    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, 1, &norm->host_region,
-                      "norm: sum of squares on the host");
+    *norm = (struct norm){.stage = stage};
+    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_U8, EXACT_WORDS * sizeof *norm->squares,
+                      &norm->host_region, "norm: sum of squares on the host");
 }
 
-void norm_bind(struct norm *norm, const struct region_table *table) {
-    norm->partials = region_data(table, norm->partials_region);
-    norm->host_sum = region_data(table, norm->host_region);
+void norm_bind(struct norm *norm, const struct region_table *table, int64_t *squares) {
+    norm->squares = squares;
+    norm->host_squares = region_data(table, norm->host_region);
 }
 
-void norm_free(struct norm *norm) {
-    free(norm->first_partial);
-    *norm = (struct norm){0};
+// Clears the sum before the first span of a step.
+static enum status begin(struct norm *norm, struct stream *stream) {
+    const struct fill_args zeros = {
+        .out = norm->squares, .n = EXACT_WORDS * sizeof *norm->squares / sizeof(float), .type = DTYPE_F32};
+    if (norm->is_begun)
+        return STATUS_OK;
+    norm->is_begun = true;
+    memset(norm->of_host, 0, sizeof norm->of_host);
+    return norm->stage->device->ops->fill(stream, &zeros);
 }
 
-enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) {
-    const struct stage *stage = norm->stage;
-    const struct stage_span *span = &stage->owned_trained.spans[i];
-    const struct sum_squares_args args = {.partial = norm->partials + norm->first_partial[i],
-                                          .x = x,
-                                          .n = span->end - span->begin,
-                                          .type = DTYPE_F32};
-    return stage->device->ops->sum_squares(stream, &args);
+enum status norm_add(struct norm *norm, struct stream *stream, const float *x, size_t n) {
+    TRY(begin(norm, stream));
+    return norm->stage->device->ops->add_squares(
+        stream, &(struct add_squares_args){.sum = norm->squares, .x = x, .n = n});
 }
 
-enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) {
-    const struct sum_args args = {.out = sum,
-                                  .x = norm->partials,
-                                  .n = norm->first_partial[norm->stage->owned_trained.n],
-                                  .type = DTYPE_F64};
-    return norm->stage->device->ops->sum(stream, &args);
+enum status norm_add_host(struct norm *norm, struct stream *stream, const float *x, size_t n) {
+    struct device *host = norm->stage->host;
+    TRY(begin(norm, stream));
+    return host->ops->add_squares(&(struct stream){.device = host},
+                                  &(struct add_squares_args){.sum = norm->of_host, .x = x, .n = n});
+}
+
+enum status norm_end(struct norm *norm, struct stream *stream) {
+    TRY(begin(norm, stream)); // a rank without trained spans
+    norm->is_begun = false;
+    return STATUS_OK;
 }
 
 enum status norm_finish(struct norm *norm, struct stream *stream, double *out) {
     const struct stage *stage = norm->stage;
-    double *on_device = norm->partials + norm->first_partial[stage->owned_trained.n];
-    TRY(norm_sum(norm, stream, on_device));
-    TRY(stage->device->copy(stream, norm->host_sum, on_device, sizeof *on_device));
+    const size_t bytes = EXACT_WORDS * sizeof *norm->squares;
+    TRY(norm_end(norm, stream));
+    TRY(stage->device->copy(stream, norm->host_squares, norm->squares, bytes));
     TRY(stage->device->synchronize(stream));
-    double sum = *norm->host_sum;
-    TRY(comm_sum(stage->comm, &sum, 1));
-    *out = sqrt(sum);
-    return STATUS_OK;
+    for (int i = 0; i < EXACT_WORDS; i++)
+        norm->host_squares[i] += norm->of_host[i];
+    void *all = allocate((size_t)stage->world, bytes);
+    enum status status = comm_gather(stage->comm, norm->host_squares, bytes, all);
+    if (status == STATUS_OK)
+        *out = update_norm(all, stage->world, 0);
+    free(all);
+    return status;
 }
