@@ -12,11 +12,14 @@
 
 struct product_cache;
 
-// Upcasts a tile of an operand of a linear layer to fp32.
+// Copies a tile of an operand of a linear layer to fp32.
 struct linear_upcast_args {
-    const void *from; // [r] type, rows from_stride apart
-    float *to;        // [w] rows to_stride apart
+    const void *from; // [r] (rows, columns) type, rows from_stride apart
+    // [w] (rows, columns), or (columns, rows) if `transposes`, rows to_stride apart. Then to_stride is a
+    // multiple of 16, and the rest of each row is filled with zeros.
+    float *to;
     int64_t rows, columns, from_stride, to_stride;
+    bool transposes;
     enum dtype type;
 };
 

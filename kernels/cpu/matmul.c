@@ -179,23 +179,27 @@ static bool multiplies_16_bit(const struct cpu_device *cpu, enum dtype type) {
 }
 
 // Returns the strides of the copy of a tile (rows, columns) of an operand. The dimension that is contiguous
-// stays the same.
-static struct matmul_operand copy_strides(const struct matmul_operand *operand, int64_t rows,
+// stays the same, or is the columns if `by_rows`.
+static struct matmul_operand copy_strides(const struct matmul_operand *operand, bool by_rows, int64_t rows,
                                           int64_t columns) {
-    if (operand->column == 1)
+    if (by_rows || operand->column == 1)
         return (struct matmul_operand){.row = product_row(columns), .column = 1};
     return (struct matmul_operand){.row = 1, .column = product_row(rows)};
 }
 
-// True if an fp32 operand is multiplied faster if it is first copied to rows with another stride: oneDNN
-// reads it in place, by rows of the inner dimension, with a page or a few cache sets for each row. A copy
-// pays if each of its elements is multiplied often enough, and always where rows share cache sets.
-//   stride   of its rows, in elements
-//   uses     multiplications with each element per tile
-#define COPY_USES 128
-static bool gains_by_copy(const struct tile_sizes *cell, int64_t stride, int64_t uses) {
-    const bool shares_sets = stride * (int64_t)sizeof(float) % 2048 == 0;
-    return product_reads_in_place(cell->m, cell->n) && stride != 1 && (shares_sets || uses >= COPY_USES);
+// Where oneDNN reads fp32 operands in place (product_reads_in_place), they are copied if a copy is multiplied
+// enough faster: if it is used at least so many times, or if the rows of b share cache sets.
+#define COPY_USES        128
+#define TRANSPOSE_B_USES 512
+
+static bool gains_by_copy_of_a(const struct tiled_matmul *t, int64_t columns) {
+    return t->a.column != 1 && columns >= COPY_USES;
+}
+
+// The copy of a tile of b serves a column of cells.
+static bool gains_by_copy_of_b(const struct tiled_matmul *t) {
+    const bool shares_sets = t->b.row * (int64_t)sizeof(float) % 2048 == 0;
+    return shares_sets || t->m >= (t->b.column == 1 ? COPY_USES : TRANSPOSE_B_USES);
 }
 
 static int64_t terms_of(const struct walk *walk) {
@@ -204,23 +208,21 @@ static int64_t terms_of(const struct walk *walk) {
         return matmul_tile_size(t->k, ACCUMULATED_TERMS, 1);
     if (!walk->direct || t->type != DTYPE_F32)
         return matmul_tile_size(t->k, TILE_TERMS, CELL_COLUMN_GRAIN);
-    // oneDNN adds a bias and a residual once, with all terms in one product.
-    if (t->bias || t->residual || !walk->copies_b)
-        return t->k;
-    return matmul_tile_size(t->k, ACCUMULATED_TERMS, CELL_COLUMN_GRAIN);
+    return walk->copies_b ? matmul_tile_size(t->k, ACCUMULATED_TERMS, CELL_COLUMN_GRAIN) : t->k;
 }
 
 static void multiply_in(struct walk *walk, enum dtype type) {
     const struct tiled_matmul *t = walk->matmul;
     struct tile_sizes *sizes = &walk->sizes;
-    const bool upcasts = type != t->type, is_fp32 = type == DTYPE_F32;
+    const bool upcasts = type != t->type,
+               in_place = type == DTYPE_F32 && product_reads_in_place(sizes->m, sizes->n);
     walk->product_type = type;
-    walk->copies_a = upcasts || (is_fp32 && gains_by_copy(sizes, t->a.column, sizes->n));
-    walk->copies_b = upcasts || (is_fp32 && gains_by_copy(sizes, t->b.row, sizes->m));
+    walk->copies_a = upcasts || (in_place && gains_by_copy_of_a(t, sizes->n));
+    walk->copies_b = upcasts || (in_place && gains_by_copy_of_b(t));
     walk->copied_a = walk->copied_b = (struct place){-1, -1, -1};
     sizes->k = terms_of(walk);
-    walk->a = walk->copies_a ? copy_strides(&t->a, sizes->m, sizes->k) : t->a;
-    walk->b = walk->copies_b ? copy_strides(&t->b, sizes->k, sizes->n) : t->b;
+    walk->a = walk->copies_a ? copy_strides(&t->a, in_place, sizes->m, sizes->k) : t->a;
+    walk->b = walk->copies_b ? copy_strides(&t->b, in_place, sizes->k, sizes->n) : t->b;
 }
 
 static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device *cpu, int thread) {
@@ -266,7 +268,7 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
         .b_column = walk->b.column,
         .c_row = t->out_stride,
         .type = walk->product_type,
-        .has_bias = walk->direct && t->bias,
+        .has_bias = walk->direct && t->bias && at.k == 0,
         .epilogue = epilogue_of(walk, at),
     };
     if (!walk->direct)
@@ -331,7 +333,8 @@ static void copy_operand(const struct walk *walk, const struct matmul_operand *f
         .rows = by_rows ? rows : columns,
         .columns = by_rows ? columns : rows,
         .from_stride = by_rows ? from->row : from->column,
-        .to_stride = by_rows ? to->row : to->column,
+        .to_stride = to->column == 1 ? to->row : to->column,
+        .transposes = from->column != to->column,
         .type = walk->matmul->type,
     };
     walk->cpu->isa->linear_upcast(&args);

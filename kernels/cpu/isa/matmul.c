@@ -71,9 +71,17 @@ VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast_args *arg
     }
 }
 
+VF_INLINE void upcast_transposed(enum dtype type, const struct linear_upcast_args *args) {
+    pack_columns(false, type, args->to, (int)args->to_stride, args->from, 0, (size_t)args->from_stride,
+                 (int)args->rows, (int)args->columns);
+}
+
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args) {
     const struct linear_upcast_args copy = *args; // a local copy: no store through a pointer aliases it
-    VF_DISPATCH(copy.type, upcast_rows, &copy);
+    if (copy.transposes)
+        VF_DISPATCH(copy.type, upcast_transposed, &copy);
+    else
+        VF_DISPATCH(copy.type, upcast_rows, &copy);
 }
 
 void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args) {

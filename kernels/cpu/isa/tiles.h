@@ -235,10 +235,9 @@ VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int
 }
 
 // Packs words [word, word + VF_WIDTH) of VF_WIDTH rows, transposed. Rows past n_rows count as zeros.
-VF_INLINE void pack_square(const enum dtype type, const bool whole, float *to, int padded_rows,
-                           const void *from, size_t index, size_t stride, int n_rows, int word,
-                           int n_columns) {
-    const bool pairs = multiplies_pairs(type);
+VF_INLINE void pack_square(const bool pairs, const enum dtype type, const bool whole, float *to,
+                           int padded_rows, const void *from, size_t index, size_t stride, int n_rows,
+                           int word, int n_columns) {
     const int n_words = words_of(pairs, n_columns), lanes = whole ? VF_WIDTH : n_words - word;
     vf square[VF_WIDTH];
     FLAT_LOOP(i, VF_WIDTH) {
@@ -256,19 +255,24 @@ VF_INLINE void pack_square(const enum dtype type, const bool whole, float *to, i
 // Packs a right operand, whose inner dimension is the columns: the transpose of the matrix `from` (n_rows,
 // n_columns) into `to` (words of n_columns, padded_rows), padded with zeros. padded_rows must be a multiple
 // of VF_WIDTH.
-VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
-                               size_t index, size_t stride, int n_rows, int n_columns) {
-    const bool pairs = multiplies_pairs(type);
+VF_INLINE void pack_columns(const bool pairs, const enum dtype type, float *to, int padded_rows,
+                            const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
     const int n_words = words_of(pairs, n_columns), n_whole = whole_words_of(pairs, n_columns);
     for (int row = 0; row < padded_rows; row += VF_WIDTH, to += VF_WIDTH, index += VF_WIDTH * stride) {
         const int left = n_rows - row;
         for (int ahead = PREFETCH_ROWS; ahead < PREFETCH_ROWS + VF_WIDTH && ahead < left; ahead++)
             prefetch_row(type, from, index + (size_t)ahead * stride, n_columns);
         for (int word = 0; word < n_whole; word += VF_WIDTH)
-            pack_square(type, true, to, padded_rows, from, index, stride, left, word, n_columns);
+            pack_square(pairs, type, true, to, padded_rows, from, index, stride, left, word, n_columns);
         if (n_whole < n_words)
-            pack_square(type, false, to, padded_rows, from, index, stride, left, n_whole, n_columns);
+            pack_square(pairs, type, false, to, padded_rows, from, index, stride, left, n_whole, n_columns);
     }
+}
+
+// Packs columns into the words that products of `type` multiply.
+VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
+                               size_t index, size_t stride, int n_rows, int n_columns) {
+    pack_columns(multiplies_pairs(type), type, to, padded_rows, from, index, stride, n_rows, n_columns);
 }
 
 // Writes from * scale to `to`, (n_rows, n_columns) of `type`. Rows of `from` have padded_columns floats.
