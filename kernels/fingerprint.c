@@ -1,8 +1,8 @@
 // The inputs are ranges of random numbers, or results of operations before. All results stay in one piece of
 // memory, which is zeroed at first and digested as a whole at the end.
 //
-// Shapes are small, but have what makes machines differ: sums of more terms than a library adds in one block,
-// and attention over more keys than one tile.
+// Shapes are small, so that the smallest run has the memory for them, but have what makes machines differ:
+// sums of more terms than a library adds in one block, and attention over more keys than one tile.
 #include "kernels/fingerprint.h"
 
 #include <assert.h>
@@ -17,11 +17,11 @@
 #include "kernels/ops.h"
 
 enum {
-    N_INPUTS = 65536,
-    RESULT_BYTES = 1 << 20,
+    N_INPUTS = 45056,
+    RESULT_BYTES = 320 << 10,
     LONG = 640, // terms of the long sums
-    ROWS = 48,
-    WIDTH = 96,
+    ROWS = 32,
+    WIDTH = 64,
     POSITIONS = 96,
     HEADS = 2, // of queries, for one key-value head
     HEAD = 32,
@@ -75,8 +75,8 @@ static enum status reserve(struct work *work, enum operation operation, const vo
         TRY((work)->device->ops->operation(&(work)->stream, &args_));                                        \
     } while (0)
 
-// Matrix products: a linear layer and its gradients, the gradient of weights from many rows, and a symmetric
-// one.
+// Matrix products, each with long sums: a linear layer, the gradients of inputs and of weights, and a
+// symmetric product.
 //   out   [out] (ROWS, WIDTH) type
 static enum status run_products(struct work *work, void **out) {
     const enum dtype type = work->type;
@@ -84,13 +84,11 @@ static enum status run_products(struct work *work, void **out) {
     RUN(work, linear_forward, .out = *out, .x = input(work, 0), .weight = input(work, 1000),
         .bias = input(work, 2000), .N = ROWS, .IC = LONG, .OC = WIDTH, .out_stride = WIDTH, .type = type,
         .out_type = type);
-    RUN(work, linear_backward, .dx = result(work, ROWS * LONG, type),
-        .dweight = result(work, WIDTH * LONG, DTYPE_F32), .dbias = result(work, WIDTH, DTYPE_F32),
-        .dout = input(work, 3000), .x = input(work, 0), .weight = input(work, 1000), .N = ROWS, .IC = LONG,
-        .OC = WIDTH, .dout_stride = WIDTH, .beta_zero = true, .type = type);
-    RUN(work, linear_backward, .dweight = result(work, WIDTH * ROWS, DTYPE_F32), .dout = input(work, 3000),
-        .x = input(work, 0), .N = LONG, .IC = ROWS, .OC = WIDTH, .dout_stride = WIDTH, .beta_zero = true,
-        .type = type);
+    RUN(work, linear_backward, .dx = result(work, ROWS * WIDTH, type), .dout = input(work, 3000),
+        .weight = input(work, 1000), .N = ROWS, .IC = WIDTH, .OC = LONG, .dout_stride = LONG, .type = type);
+    RUN(work, linear_backward, .dweight = result(work, WIDTH * ROWS, DTYPE_F32),
+        .dbias = result(work, WIDTH, DTYPE_F32), .dout = input(work, 3000), .x = input(work, 0), .N = LONG,
+        .IC = ROWS, .OC = WIDTH, .dout_stride = WIDTH, .beta_zero = true, .type = type);
     RUN(work, matrix_product, .out = result(work, WIDTH * WIDTH, type), .x = input(work, 0),
         .y = input(work, 0), .rows = WIDTH, .columns = WIDTH, .inner = LONG, .n_matrices = 1,
         .out_distance = WIDTH * WIDTH, .x_distance = WIDTH * LONG, .y_distance = WIDTH * LONG,

@@ -5,8 +5,8 @@
 
 #include "options/config.h"
 
-// Checks that this rank's config equals rank 0's. run.threads may differ: machines do, and it does not change results.
-// STATUS_INVALID: the message names the first option that differs.
+// Checks that this rank's config equals rank 0's. run.threads may differ: machines do, and it does not change
+// results. STATUS_INVALID: the message names the first option that differs.
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
 
 // What a run decided for its options that are "auto".

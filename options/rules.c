@@ -97,14 +97,17 @@ static enum status batch_disagrees(const struct config *config, int world) {
         world == 1 ? "" : "s", micro * accumulation * world);
 }
 
-// Appends the largest number of logical ranks that `world` ranks can compute and that divides `sequences`,
-// as a way on; nothing if train.logical_ranks is not set.
+// Appends, as a way on, the largest number of logical ranks that `world` ranks can compute and that divides
+// `sequences`, up to train.logical_ranks or `world`. Nothing if there is none, or train.logical_ranks is not
+// set.
 static void add_largest_ranks(const struct config *config, int world, int64_t sequences, struct text *out) {
-    for (int64_t n = config->train.logical_ranks; n >= world && n > 0; n--)
-        if (config_ranks_fit(n, world) && sequences % n == 0) {
-            text_add(out, ", or train.logical_ranks=%lld", (long long)n);
-            return;
-        }
+    int64_t n = config->train.logical_ranks;
+    if (n > 0 && n < world)
+        n = world;
+    while (n >= world && !(config_ranks_fit(n, world) && sequences % n == 0))
+        n--;
+    if (n >= world)
+        text_add(out, ", or train.logical_ranks=%lld", (long long)n);
 }
 
 static const char *ranks_word(const struct config *config) {
@@ -334,18 +337,23 @@ void config_resume_batch(struct config *config, const struct config *before, int
 // ---- deriving
 
 static enum status derive_logical_ranks(struct config *config, int world) {
-    const int64_t n = config->train.logical_ranks;
+    const int64_t n = config->train.logical_ranks, micro = config->train.micro_batch_size,
+                  batch = config->train.train_batch_size;
     int least = world;
+    struct text way = {0};
     config->logical_ranks = n ? n : world;
     if (config_ranks_fit(config->logical_ranks, world))
         return STATUS_OK;
     while (least > 1 && !config_ranks_fit(n, least))
         least--;
-    return FAIL(
-        STATUS_INVALID,
-        "%s: train.logical_ranks is %lld, which %d ranks cannot compute: their number must be %lld, or "
-        "a power of two that divides it; start %d rank%s, or choose train.logical_ranks=%d",
-        config->source, (long long)n, world, (long long)n, least, least == 1 ? "" : "s", world);
+    add_largest_ranks(config, world, batch > 0 ? batch / (micro > 0 ? micro : 1) : 0, &way);
+    enum status status = FAIL(STATUS_INVALID,
+                              "%s: train.logical_ranks is %lld, which %d ranks cannot compute: their number "
+                              "must be %lld, or a power of two that divides it; start %d rank%s%s",
+                              config->source, (long long)n, world, (long long)n, least, least == 1 ? "" : "s",
+                              way.data ? way.data : "");
+    text_free(&way);
+    return status;
 }
 
 // train_batch_size = micro_batch_size x gradient_accumulation_steps x world: any two determine the third.

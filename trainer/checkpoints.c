@@ -275,7 +275,10 @@ static void add_changed_sums(const struct run *run, const struct checkpoint *fro
     const struct config *before = &from->config, *now = run->config;
     const bool was_every = reduces_every_micro_batch(before, from->logical_ranks, from->world),
                is_every = reduces_every_micro_batch(now, now->logical_ranks, run->comm->world);
-    add_change(out, "%lld logical ranks before, %lld now", from->logical_ranks, now->logical_ranks);
+    add_change(out,
+               run->machine.lacks_memory ? "%lld logical ranks before, %lld now, for lack of memory"
+                                         : "%lld logical ranks before, %lld now",
+               from->logical_ranks, now->logical_ranks);
     add_change(out, "micro-batches of %lld sequences before, of %lld now", before->train.micro_batch_size,
                now->train.micro_batch_size);
     if (was_every != is_every)

@@ -410,31 +410,69 @@ void machine_describe_micro_batch(const struct run *run, const struct micro_batc
              of_memory && run->comm->world > 1 ? ", on the rank with the least memory" : "");
 }
 
-enum status machine_choose_ranks(struct run *run) {
-    struct config *config = run->config;
+// ---- logical ranks
+
+// Sets *lacks to true if a rank lacks the memory to compute its part of n logical ranks. Collective.
+static enum status lacks_memory(struct run *run, int64_t n, bool *lacks) {
+    struct config config = *run->config; // a shallow copy, not to be freed
     struct engine_options planned = run_engine_options(run);
+    const bool on_gpu = planned.device->place == REGION_DEVICE;
     uint64_t available[N_REGION_PLACES] = {0};
     bool fits = true;
-    if (config->train.logical_ranks > 0 || config->logical_ranks == run->comm->world)
-        return STATUS_OK;
+    config.logical_ranks = n;
+    planned.config = &config;
     available[REGION_HOST] = memory_available_to_each(run->comm->local_world);
-    enum status status = STATUS_OK;
-    if (run->machine.device->place == REGION_DEVICE)
-        status = find_device_limit(run, &available[REGION_DEVICE]);
+    enum status status = on_gpu ? find_device_limit(run, &available[REGION_DEVICE]) : STATUS_OK;
     // Attention is chosen later, and takes the same memory whatever the logical ranks are.
     if (status == STATUS_OK) {
-        planned.device = run->machine.device->place == REGION_DEVICE ? cuda_device_plan() : planned.device;
-        status = micro_batch_fits(&planned, available, config->train.micro_batch_size, &fits);
-        if (planned.device != run->machine.device)
+        planned.device = on_gpu ? cuda_device_plan() : planned.device;
+        status = micro_batch_fits(&planned, available, config.train.micro_batch_size, &fits);
+        if (on_gpu)
             device_close(planned.device);
     }
-    double lacks = fits ? 0 : 1;
+    double n_lacking = fits ? 0 : 1;
     TRY(run_agree(run, status));
-    TRY(comm_sum(run->comm, &lacks, 1));
-    if (lacks > 0) {
-        config->rank_sequences *= config->logical_ranks / run->comm->world;
-        config->logical_ranks = run->comm->world;
+    TRY(comm_sum(run->comm, &n_lacking, 1));
+    *lacks = n_lacking > 0;
+    return STATUS_OK;
+}
+
+// Fails if fewer logical ranks would fit into memory, and names the largest number that does. If none does,
+// setup finds that the run as a whole does not fit. Collective.
+static enum status refuse_ranks(struct run *run) {
+    const struct config *config = run->config;
+    const int64_t batches = config->rank_sequences * config->logical_ranks; // divides all batch sizes
+    const int world = run->comm->world;
+    for (int64_t n = config->logical_ranks - 1; n >= world; n--) {
+        bool lacks;
+        if (!config_ranks_fit(n, world) || batches % (n * config->train.micro_batch_size) != 0)
+            continue;
+        TRY(lacks_memory(run, n, &lacks));
+        if (!lacks)
+            return run_agree(
+                run,
+                FAIL(STATUS_INVALID,
+                     "%s: train.logical_ranks is %lld, and %d rank%s the memory for so many partial sums of "
+                     "gradients; start more ranks, or choose train.logical_ranks=%lld",
+                     config->source, (long long)config->logical_ranks, world,
+                     world == 1 ? " lacks" : "s lack", (long long)n));
     }
+    return STATUS_OK;
+}
+
+enum status machine_choose_ranks(struct run *run) {
+    struct config *config = run->config;
+    if (config->logical_ranks == run->comm->world)
+        return STATUS_OK;
+    bool lacks;
+    TRY(lacks_memory(run, config->logical_ranks, &lacks));
+    if (!lacks)
+        return STATUS_OK;
+    if (config->train.logical_ranks > 0)
+        return refuse_ranks(run);
+    run->machine.lacks_memory = true;
+    config->rank_sequences *= config->logical_ranks / run->comm->world;
+    config->logical_ranks = run->comm->world;
     return STATUS_OK;
 }
 

@@ -33,7 +33,8 @@ enum status machine_choose_micro_batch(struct run *run, const struct checkpoint 
 // Logs the micro-batch size and its reason, if a choice was made.
 void machine_describe_micro_batch(const struct run *run, const struct micro_batch_decision *decision);
 // Sets the config's logical_ranks to the number of ranks if a rank lacks the memory to compute several, and
-// train.logical_ranks does not ask for them. Call it once the micro-batch size is known. Collective.
+// train.logical_ranks does not ask for them. Call it once the micro-batch size is known. STATUS_INVALID:
+// train.logical_ranks asks for more than fit; the message names the largest number that does.
 enum status machine_choose_ranks(struct run *run) MUST_CHECK;
 
 // Decides how attention is computed (run->attention), for this run and for runs that resume it. Rank 0

@@ -19,6 +19,7 @@ struct machine {
     struct device *host_device;          // the CPU, for states offloaded from a GPU; NULL without a GPU
     struct stream stream;
     char fingerprint[FINGERPRINT_BYTES]; // of this rank's device
+    bool lacks_memory;                   // a rank lacks the memory for the logical ranks of the resumed run
     double gemm_rate; // measured FLOP/s of matrix products, sum over ranks; raised if a step exceeds it
     // FLOP/s of matrix products as the vendor states them, sum over ranks; 0: not known for every rank.
     double dense_peak;

@@ -40,6 +40,11 @@ template <class T> struct round_step {
     }
 };
 
+template <class T> enum status round_span(struct stream *stream, const struct cast_args *args, bool aligned) {
+    const round_step<T> step = {static_cast<float *>(args->out), static_cast<const float *>(args->x)};
+    return over_span<widest_access<float>()>("cast", stream, step, args->n, aligned);
+}
+
 // Every arithmetic operation is an intrinsic, so that the compiler does not fuse any by itself. The bits
 // are then those of a CPU with fused multiply-add.
 template <class T> struct lerp_step {
@@ -277,11 +282,8 @@ extern "C" enum status cuda_fill(struct stream *stream, const struct fill_args *
 extern "C" enum status cuda_cast(struct stream *stream, const struct cast_args *args) {
     bool aligned = is_aligned(args->out) && is_aligned(args->x);
     if (args->through != DTYPE_F32)
-        return with_type(args->through, [&](auto zero) {
-            const round_step<decltype(zero)> step = {static_cast<float *>(args->out),
-                                                     static_cast<const float *>(args->x)};
-            return over_span<widest_access<float>()>("cast", stream, step, args->n, aligned);
-        });
+        return args->through == DTYPE_BF16 ? round_span<bf16>(stream, args, aligned)
+                                           : round_span<half>(stream, args, aligned);
     return with_type(args->type, [&](auto from) {
         return with_type(args->out_type, [&](auto to) {
             using From = decltype(from);

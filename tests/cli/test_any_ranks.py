@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 
 import harness
 from harness import pseudo_random_tokens, release_only, write_shard
@@ -87,6 +88,7 @@ class LogicalRanks(AnyRanksCase):
             'dropout': {'train': {'dropout': 0.1}},
             'documents': {'data': {'mask_documents': True, 'tokenizer': 'bytes'}, 'model': {'vocab_size': 257}},
             'noise scale': {'train': {'noise_scale_every': 1}},
+            'frozen tensors': {'optimizer': {'groups': [{'match': ['wte', 'h.0.*'], 'freeze': True}]}},
             'ema': {'train': {'ema': {'type': 'exponential', 'decay': 0.9}}},
         }
         for k, (name, sections) in enumerate(features.items()):
@@ -117,10 +119,16 @@ class LogicalRanks(AnyRanksCase):
 
     def test_what_cannot_be(self):
         config = self.config()
-        says = 'train.logical_ranks is 4, which 3 ranks cannot compute'
-        self.fails_together(self.run_ranks(3, config, code=2), 2, says, 'start 2 ranks, or choose train.logical_ranks=3')
+        for ranks, logical, batch, way in ((3, 4, 16, 'start 2 ranks'), (3, 4, 12, 'start 2 ranks, or train.logical_ranks=3'),
+                                           (2, 7, 16, 'start 1 rank, or train.logical_ranks=4'), (4, 2, 16, 'start 2 ranks, or train.logical_ranks=4')):
+            error = self.run_ranks(ranks, config, f'{LOGICAL}{logical}', f'train.train_batch_size={batch}', code=2).error
+            self.assertEqual(error.count('train: error:'), 1, error)
+            self.assertRegex(error, f'train.logical_ranks is {logical}, which {ranks} ranks cannot compute: .*; {way}\n')
         self.refuses(config, 'train.train_batch_size=20', says=('is not divisible by 4 logical ranks x train.micro_batch_size 2',
                                                                 'choose a multiple of 8, or train.logical_ranks=2'))
+        self.refuses(config, 'train.batch_size_schedule=[[0, 16], [3, 20]]',
+                     says=('batch size 20, which is not divisible by 4 logical ranks x train.micro_batch_size 2',
+                           'choose a multiple of 8, or train.logical_ranks=2'))
         self.refuses(config, 'train.micro_batch_size=0', 'train.gradient_accumulation_steps=2',
                      says='each of 1 rank computes 4 of 4 logical ranks')
         self.run_train(config, 'train.max_steps=2')
@@ -130,12 +138,61 @@ class LogicalRanks(AnyRanksCase):
         error = self.run_train(config, f'{LOGICAL}2', 'checkpoint.resume_with=train.logical_ranks', 'train.max_steps=3').error
         self.assertIn('up to rounding, as sums are added in another order (4 logical ranks before, 2 now)', error)
 
-    def test_ranks_that_do_not_fit(self):
-        """A resume on 3 ranks of a run of 4: the sums are added in another order, which is said."""
+    def test_resumes_that_are_equal_up_to_rounding(self):
+        """Where the number of logical ranks is left open, and cannot be kept: the sums are added in another order, which is said."""
         config = self.config(train={'logical_ranks': 0, 'train_batch_size': 24, 'max_steps': 4})
+        says = 'results are equal up to rounding, as sums are added in another order '
         self.run_ranks(4, config, 'train.max_steps=2', 'train.micro_batch_size=1')
-        error = self.run_ranks(3, config, 'train.micro_batch_size=1').error
-        self.assertIn('(4 logical ranks before, 3 now)', error)
+        error = self.run_ranks(2, config, 'train.max_steps=3', 'train.micro_batch_size=2').error
+        self.assertNotIn('up to rounding', error.replace(says + '(micro-batches of 1 sequences before, of 2 now)', ''))
+        self.assertIn(says + '(4 logical ranks before, 3 now, and micro-batches of 2 sequences before, of 1 now)',
+                      self.run_ranks(3, config, 'train.micro_batch_size=1').error)
+
+
+class Memory(AnyRanksCase):
+    """A run of 4 logical ranks, where memory is enough for fewer. The limit lies between the planned bytes."""
+
+    def setUp(self):
+        super().setUp()
+        self.library = self.folder / 'memory_left.so'
+        subprocess.run(['cc', '-shared', '-fPIC', '-o', self.library, harness.ROOT / 'tests' / 'cli' / 'memory_left.c', '-ldl'], check=True)
+
+    def left(self, config, fits, ranks, *arguments):
+        """Memory of a machine on which a run fits with this number of logical ranks, but not with the next."""
+        needs = []
+        for logical in fits, 2 * fits:
+            plan = json.loads(self.run_train('plan', config, f'{LOGICAL}{logical}', *arguments, '--ranks', ranks, '--json').out)['plans'][0]
+            needs.append(next(stage['total'] for stage in plan['stages'] if stage['configured']))
+        self.assertLess(needs[0] + 8192, needs[1])
+        return {'LD_PRELOAD': str(self.library), 'MEMORY_LEFT': str(ranks * sum(needs) // 2 // 1024)}
+
+    @release_only('LogicalRanks has runs that go on up to rounding')
+    def test_too_little_for_the_partial_sums(self):
+        config = self.config(train={'logical_ranks': 0})
+        for stage in 0, 2:
+            with self.subTest(stage=stage):
+                at = f'{STAGE}{stage}'
+                self.run_ranks(4, config, at, 'train.max_steps=2')
+                error = self.run_ranks(1, config, at, 'train.max_steps=3', environment=self.left(config, 2, 1, at)).error
+                self.assertIn('up to rounding, as sums are added in another order (4 logical ranks before, 1 now, for lack of memory)', error)
+                error = self.run_ranks(1, config, at).error  # the run has one logical rank now
+                self.assertNotIn('up to rounding', error)
+                for step in self.metrics():
+                    self.assertEqual(step['model_memory'], step['model_memory_planned'])
+                shutil.rmtree(self.folder / 'run')
+
+    @release_only('LogicalRanks has runs that are refused')
+    def test_a_given_number_is_refused(self):
+        config = self.config(train={'train_batch_size': 32, 'logical_ranks': 8, 'max_steps': 1})
+        for ranks, fits in ((1, 4), (1, 2), (2, 4)):
+            with self.subTest(ranks=ranks, fits=fits):
+                environment = self.left(config, fits, ranks)
+                error = self.run_ranks(ranks, config, code=2, environment=environment).error
+                self.assertEqual(error.count('train: error:'), 1, error)
+                self.assertIn(f'train.logical_ranks is 8, and {"1 rank lacks" if ranks == 1 else "2 ranks lack"} the memory for so many partial '
+                              f'sums of gradients; start more ranks, or choose train.logical_ranks={fits}', error)
+                self.run_ranks(ranks, config, f'{LOGICAL}{fits}', environment=environment)
+                shutil.rmtree(self.folder / 'run')
 
 
 class RandomWalks(AnyRanksCase):

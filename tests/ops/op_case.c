@@ -33,13 +33,13 @@ void op_case_run(void **state) {
                              .multiplies_bf16 = strcmp(test->device, "avx512_bf16") == 0 ||
                                                 strcmp(test->device, "amx") == 0};
     const bool on_cpu = strcmp(test->device, "ref") != 0 && strcmp(test->device, "cuda") != 0;
+    bench.others[0] = bench.device;
     for (int i = 0, threads = 0; on_cpu && i < OP_OTHERS; threads++)
         if (thread_counts[threads] != test->n_threads)
             bench.others[i++] = op_device_or_skip(test->device, thread_counts[threads]);
     test->check(&bench);
-    for (int i = 0; i < OP_OTHERS; i++)
-        if (bench.others[i])
-            device_close(bench.others[i]);
+    for (int i = 0; on_cpu && i < OP_OTHERS; i++)
+        device_close(bench.others[i]);
     device_close(bench.device);
     device_close(bench.reference);
     if (bench.n_wrong > 0)
@@ -47,6 +47,10 @@ void op_case_run(void **state) {
     // A check of the wrong operation, or of none, would leave this 0.
     if (bench.n_calls[test->operation] == 0)
         fail_msg("%s was never called", operation_name(test->operation));
+    // update_decide has one thread.
+    if (on_cpu && bench.most_elements < OP_THREADED && test->operation != OP_update_decide)
+        fail_msg("%s was never called on so many elements that threads divide them",
+                 operation_name(test->operation));
     print_message("%d calls, errors up to", bench.n_calls[test->operation]);
     FOR_EACH_TYPE(type)
     print_message(" %.2f (%s)", bench.worst_ratio[type], dtype_name(type));

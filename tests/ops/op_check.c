@@ -403,6 +403,7 @@ static void place(struct device *device, const struct op_tensor *tensor, size_t 
 static void run_placed(struct op_call *call, struct device *device, struct placed_tensor *placed,
                        size_t guard, int *n_printed) {
     struct stream stream;
+    size_t n = 0;
     for (int k = 0; k < call->n_tensors; k++)
         point_at(&call->tensors[k], (char *)placed[k].memory + placed[k].offset);
     new_stream(device, call, guard, &stream);
@@ -419,7 +420,9 @@ static void run_placed(struct op_call *call, struct device *device, struct place
             wrong(call, n_printed, "byte %zu after the workspace's %zu was overwritten", i,
                   stream.workspace_bytes);
     delete_stream(&stream, guard);
-    call->bench->n_calls[call->operation]++;
+    for (int k = 0; k < call->n_tensors; k++)
+        n = call->tensors[k].span > n ? call->tensors[k].span : n;
+    op_count_call(call->bench, call->operation, n);
 }
 
 // tests/cudasim; NULL on a real GPU.
@@ -465,6 +468,19 @@ static bool is_repeated(const struct op_bench *bench) {
     return !op_is_short(bench) || bench->n_judged % 4 < 2;
 }
 
+// Makes a call again and compares its bits with those of the first time.
+//   device   with the memory of the first one; NULL: no-op
+static void repeat_placed(struct op_call *call, struct device *device, struct placed_tensor *placed,
+                          size_t guard, int *n_printed) {
+    if (!device)
+        return;
+    run_placed(call, device, placed, guard, n_printed);
+    for (int k = 0; k < call->n_tensors; k++)
+        if (memcmp(placed[k].first_after, placed[k].after, placed[k].bytes) != 0)
+            wrong(call, n_printed, "%s has different bits when called again, by %d threads instead of %d",
+                  call->tensors[k].name, device->n_threads, call->bench->device->n_threads);
+}
+
 static void judge_with_guards(struct op_call *call, size_t guard) {
     struct device *device = call->bench->device;
     struct placed_tensor placed[MAX_TENSORS];
@@ -478,14 +494,9 @@ static void judge_with_guards(struct op_call *call, size_t guard) {
             judge_rounding(call, k, placed, &n_printed);
         memcpy(placed[k].first_after, placed[k].after, placed[k].bytes);
     }
-    struct device *other = call->bench->others[call->bench->n_judged % OP_OTHERS],
-                  *again = other ? other : device;
-    if (guard && is_repeated(call->bench))
-        run_placed(call, again, placed, guard, &n_printed);
+    for (int i = 0; guard && is_repeated(call->bench) && i < OP_OTHERS; i++)
+        repeat_placed(call, call->bench->others[i], placed, guard, &n_printed);
     for (int k = 0; k < call->n_tensors; k++) {
-        if (memcmp(placed[k].first_after, placed[k].after, placed[k].bytes) != 0)
-            wrong(call, &n_printed, "%s has different bits when called again, by %d threads instead of %d",
-                  call->tensors[k].name, again->n_threads, device->n_threads);
         device->memory_delete(device, placed[k].memory, placed[k].bytes);
         free(placed[k].before), free(placed[k].after), free(placed[k].first_after);
     }

@@ -15,17 +15,27 @@
 // A test bench: a device, the reference, and the results so far.
 struct op_bench {
     struct device *device; // under test
-    // The same CPU device with other numbers of threads, which must give the same bits; NULL: none.
+    // Devices that must give the same bits: a CPU with other numbers of threads, otherwise the one under test
+    // again. NULL: no more.
     struct device *others[OP_OTHERS];
     struct device *reference; // tests/ref
     bool multiplies_bf16;     // the device's attention multiplies bf16 without upcasting
     bool by_cudnn; // attention: only calls that cuDNN computes, whose tensors are aligned to 16 bytes
     int n_calls[N_OPERATIONS];
+    size_t most_elements;         // of a tensor of any call
     int n_judged;                 // calls that op_call_judge has judged
     int n_wrong;                  // errors found so far; each is printed
     double worst_ratio[N_DTYPES]; // by compute type: the largest error / allowed error
     uint32_t n_tensors;           // seeds each tensor's random numbers
 };
+
+// Counts a call on a tensor of n elements.
+static inline void op_count_call(struct op_bench *bench, enum operation operation, size_t n) {
+    bench->n_calls[operation]++;
+    bench->most_elements = n > bench->most_elements ? n : bench->most_elements;
+}
+// A CPU computes calls on fewer elements by one thread (kernels/cpu/cpu.h).
+#define OP_THREADED 16384
 
 // True for a short run with fewer calls, where another build makes all of them: on a simulated GPU, where a
 // call costs more than its reference; with clang; and for the reference itself, whose code is the same for
@@ -115,10 +125,9 @@ void op_same_when_rounded(struct op_tensor *tensor, const struct op_tensor *from
 // Runs an operation on the reference only, with the pointers in args (DTYPE_F64: to doubles).
 void op_reference_call(const struct op_bench *bench, enum operation operation, void *args);
 
-// Runs the call on the device, compares, and frees the call. Two runs are at one address, with guard bytes
-// around every tensor and addresses aligned to the element only; their bits must be equal. The second is on
-// one of bench->others, in turn, if there are any. A third run uses allocations of the exact size, for the
-// address sanitizer.
+// Runs the call on the device, compares, and frees the call. One run, and one on each of bench->others, are
+// at one address, with guard bytes around every tensor and addresses aligned to the element only; their bits
+// must be equal. The last run uses allocations of the exact size, for the address sanitizer.
 void op_call_judge(struct op_call *call);
 
 #define OP_UNIT 0x1p-24 // largest relative error of one rounding to fp32

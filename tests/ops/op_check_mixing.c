@@ -89,7 +89,7 @@ static const struct dropout_shape {
     int N, C, rows_per_sequence;
     float p;
 } dropout_shapes[] = {{1, 1, 1, 0.5f},    {3, 7, 2, 0.1f},    {6, 48, 3, 0.3f}, {1, 257, 8, 0.1f},
-                      {70, 100, 7, 0.9f}, {9, 768, 4, 0.25f}, {4, 31, 4, 0}};
+                      {70, 100, 7, 0.9f}, {9, 768, 4, 0.25f}, {4, 31, 4, 0},    {140, 129, 20, 0.2f}};
 #define N_DROPOUT_SHAPES (sizeof dropout_shapes / sizeof *dropout_shapes)
 
 // Integers of 64 bits, as the bits of doubles. Their order is that of no batch.

@@ -272,43 +272,46 @@ void check_matrix_add_diagonal(struct op_bench *bench) {
 
 // Plan and result are read by the device, so they are in its memory: the operation's numbers are compared
 // with the formula, not by op_call_judge.
-static void step_call(struct op_bench *bench, enum dtype type, enum dtype update_type, bool with_param,
-                      bool skipped) {
-    enum { LENGTH = 1003 };
+enum { STEPPED = OP_THREADED + 3 };
+
+//   master   [out] (STEPPED)
+static void step_call(struct op_bench *bench, struct device *device, enum dtype type, enum dtype update_type,
+                      bool with_param, bool skipped, float *master) {
+    static float before[STEPPED], update[STEPPED], unused_update[STEPPED];
+    static uint16_t narrow[STEPPED];
+    static char param[STEPPED * sizeof(float)];
+    const size_t master_bytes = STEPPED * sizeof *master;
     struct stream stream;
     struct update_plan plan = {0};
     const struct optimizer_step_args constants = {.step = 1, .lr = 0.02, .weight_decay = 0.1};
     const struct update_result result = {.skipped = skipped};
-    float master[LENGTH], before[LENGTH], update[LENGTH];
-    uint16_t narrow[LENGTH];
-    char param[LENGTH * sizeof(float)] = {0};
     plan.constants[2] = optimizer_constants_of(&constants);
-    for (int i = 0; i < LENGTH; i++) {
+    memset(param, 0, sizeof param);
+    for (int i = 0; i < STEPPED; i++) {
         before[i] = master[i] = (float)(i % 31 - 15) * 0.013f;
         update[i] = (float)(i % 7 - 3) * 0.125f; // exact in 16 bits
         narrow[i] = update_type == DTYPE_F16 ? f16_from_float(update[i]) : bf16_from_float(update[i]);
     }
-    EXPECT_OK(stream_init(&stream, bench->device));
-    const size_t update_bytes = LENGTH * dtype_size(update_type), param_bytes = LENGTH * dtype_size(type);
-    struct muon_step_args args = {.n = LENGTH, .group = 2, .scale = 5.5f, .type = type};
+    EXPECT_OK(stream_init(&stream, device));
+    const size_t update_bytes = STEPPED * dtype_size(update_type), param_bytes = STEPPED * dtype_size(type);
+    struct muon_step_args args = {.n = STEPPED, .group = 2, .scale = 5.5f, .type = type};
     args.update_type = update_type;
-    args.master = put(&stream, master, sizeof master);
+    args.master = put(&stream, master, master_bytes);
     args.update = put(&stream, update_type == DTYPE_F32 ? (void *)update : narrow, update_bytes);
     args.param = with_param ? put(&stream, param, param_bytes) : NULL;
     args.plan = put(&stream, &plan, sizeof plan);
     args.result = put(&stream, &result, sizeof result);
-    EXPECT_OK(bench->device->ops->muon_step(&stream, &args));
-    bench->n_calls[OP_muon_step]++;
+    EXPECT_OK(device->ops->muon_step(&stream, &args));
+    op_count_call(bench, OP_muon_step, STEPPED);
     if (with_param)
         take(&stream, param, args.param, param_bytes);
     struct update_result unused;
-    float unused_update[LENGTH];
-    take(&stream, master, args.master, sizeof master);
+    take(&stream, master, args.master, master_bytes);
     take(&stream, unused_update, (void *)args.update, update_bytes);
     take(&stream, &plan, (void *)args.plan, sizeof plan);
     take(&stream, &unused, (void *)args.result, sizeof unused);
     stream_free(&stream);
-    for (int i = 0; i < LENGTH; i++) {
+    for (int i = 0; i < STEPPED; i++) {
         const double w = (double)before[i], u = (double)update[i],
                      wanted = skipped ? w : w - 0.02 * 5.5 * u - 0.02 * 0.1 * w,
                      allowed = 6 * OP_UNIT * (0.11 * fabs(u) + fabs(w));
@@ -327,8 +330,15 @@ static void step_call(struct op_bench *bench, enum dtype type, enum dtype update
 }
 
 void check_muon_step(struct op_bench *bench) {
+    static float first[STEPPED], again[STEPPED];
     FOR_EACH_TYPE(type)
     FOR_EACH_TYPE(update_type)
-    for (int k = 0; k < 3; k++)
-        step_call(bench, type, update_type, k > 0, k == 2);
+    for (int k = 0; k < 3; k++) {
+        step_call(bench, bench->device, type, update_type, k > 0, k == 2, first);
+        for (int i = 0; i < OP_OTHERS; i++)
+            if (bench->others[i]) {
+                step_call(bench, bench->others[i], type, update_type, k > 0, k == 2, again);
+                assert_memory_equal(again, first, sizeof first);
+            }
+    }
 }

@@ -7,7 +7,7 @@
 
 static const struct sample_shape {
     int N, V, gap;
-} sample_shapes[] = {{1, 1, 0}, {6, 2, 1}, {6, 61, 0}, {12, 257, 3}, {1, 2500, 0}};
+} sample_shapes[] = {{1, 1, 0}, {6, 2, 1}, {6, 61, 0}, {12, 257, 3}, {1, 2500, 0}, {66, 257, 1}};
 
 static const struct sample_setting {
     double temperature;

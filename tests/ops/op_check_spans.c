@@ -77,7 +77,7 @@ void check_sum_squares(struct op_bench *bench) {
 // in one pass.
 static void add_squares_call(struct op_bench *bench, struct stream *stream, const float *x, size_t n,
                              size_t cut) {
-    struct device *device = bench->device;
+    struct device *device = stream->device;
     int64_t expected[EXACT_WORDS] = {0}, words[EXACT_WORDS];
     void *values, *sum;
     EXPECT_OK(ref_add_squares(NULL, &(struct add_squares_args){.sum = expected, .x = x, .n = n}));
@@ -90,7 +90,7 @@ static void add_squares_call(struct op_bench *bench, struct stream *stream, cons
         const struct add_squares_args args = {
             .sum = sum, .x = (const float *)values + (second ? cut : 0), .n = second ? n - cut : cut};
         EXPECT_OK(device->ops->add_squares(stream, &args));
-        bench->n_calls[OP_add_squares]++;
+        op_count_call(bench, OP_add_squares, n);
     }
     EXPECT_OK(device->copy(stream, words, sum, sizeof words));
     EXPECT_OK(device->synchronize(stream));
@@ -100,14 +100,14 @@ static void add_squares_call(struct op_bench *bench, struct stream *stream, cons
     device->memory_delete(device, sum, sizeof words);
 }
 
-void check_add_squares(struct op_bench *bench) {
+static void add_squares_on(struct op_bench *bench, struct device *device) {
     enum { MOST = 300 * SQUARES_LEAF + 77 };
     static const size_t lengths[] = {1, 77, SQUARES_LEAF, 3 * SQUARES_LEAF + 5, MOST};
     static const float special[] = {0x1p-149f, 1e30f, 3e38f, 0, -1e-20f, INFINITY, NAN};
     float *x = malloc(MOST * sizeof *x);
     struct stream stream;
     assert_non_null(x);
-    EXPECT_OK(stream_init(&stream, bench->device));
+    EXPECT_OK(stream_init(&stream, device));
     for (size_t k = 0; k <= sizeof special / sizeof *special; k++) {
         for (size_t i = 0; i < MOST; i++)
             x[i] = ldexpf((float)rng_normal(5, (uint32_t)k, i), (int)(i * 7 % 60) - 30);
@@ -118,6 +118,13 @@ void check_add_squares(struct op_bench *bench) {
     }
     stream_free(&stream);
     free(x);
+}
+
+void check_add_squares(struct op_bench *bench) {
+    add_squares_on(bench, bench->device);
+    for (int i = 0; i < OP_OTHERS; i++)
+        if (bench->others[i] && bench->others[i] != bench->device)
+            add_squares_on(bench, bench->others[i]);
 }
 
 // ---- fill and cast

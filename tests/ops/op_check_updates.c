@@ -69,7 +69,7 @@ static struct update_result decide_after(struct op_bench *bench, struct stream *
                                       .n_losses = n_losses,
                                       .max_norm = max_norm};
     EXPECT_OK(bench->device->ops->update_decide(stream, &args));
-    bench->n_calls[OP_update_decide]++;
+    op_count_call(bench, OP_update_decide, 1);
     take(stream, &result, args.result, sizeof result);
     take(stream, &unused, (void *)args.plan, sizeof unused);
     take(stream, unused_sums, (void *)args.sums, bytes);
@@ -227,12 +227,12 @@ static struct optimizer_span span_at(const struct optimizer_spans_args *args, co
 }
 
 // Takes the step on all spans, by one call or by one optimizer_step each; images: [rw] the arrays.
-static void step_spans(struct op_bench *bench, struct optimizer_spans_args args,
+static void step_spans(struct op_bench *bench, struct device *device, struct optimizer_spans_args args,
                        const struct update_plan *plan, const struct update_result *result, bool by_one_call,
                        char *images[N_ARRAYS]) {
     struct stream stream;
     struct optimizer_span spans[N_SPANS];
-    EXPECT_OK(stream_init(&stream, bench->device));
+    EXPECT_OK(stream_init(&stream, device));
     struct arrays arrays = make_arrays(&stream, &args, images);
     args.n_spans = N_SPANS;
     for (int i = 0; i < N_SPANS; i++) {
@@ -257,14 +257,14 @@ static void step_spans(struct op_bench *bench, struct optimizer_spans_args args,
                                                  .grad_type = args.grad_type,
                                                  .state_type = args.state_type};
         if (!by_one_call && !result->skipped)
-            EXPECT_OK(bench->device->ops->optimizer_step(&stream, &step));
+            EXPECT_OK(device->ops->optimizer_step(&stream, &step));
     }
     void *table = put(&stream, spans, sizeof spans), *planned = put(&stream, plan, sizeof *plan),
          *decided = put(&stream, result, sizeof *result);
     args.spans = table, args.plan = planned, args.result = decided;
     if (by_one_call) {
-        EXPECT_OK(bench->device->ops->optimizer_spans(&stream, &args));
-        bench->n_calls[OP_optimizer_spans]++;
+        EXPECT_OK(device->ops->optimizer_spans(&stream, &args));
+        op_count_call(bench, OP_optimizer_spans, ELEMENTS);
     }
     for (int k = 0; k < N_ARRAYS; k++)
         take(&stream, images[k], arrays.on_device[k], array_bytes(&arrays, k));
@@ -297,16 +297,23 @@ static void check_case(struct op_bench *bench, const struct op_optimizer *optimi
     }
     const struct update_result result = {.grad_scale = setting->grad_scale, .skipped = k == 4};
     char *got[N_ARRAYS], *wanted[N_ARRAYS];
-    step_spans(bench, args, &plan, &result, true, got);
-    step_spans(bench, args, &plan, &result, false, wanted);
     const struct arrays types = {
         .types = {DTYPE_F32, state_type, state_type, DTYPE_F32, DTYPE_F32, DTYPE_F32, args.type}};
-    for (int array = 0; array < N_ARRAYS; array++) {
-        if (memcmp(got[array], wanted[array], array_bytes(&types, array)) != 0)
-            fail_msg("%s, %s moments, case %d: array %d has other bits than by optimizer_step",
-                     optimizer->name, dtype_name(state_type), k, array);
-        free(got[array]), free(wanted[array]);
+    step_spans(bench, bench->device, args, &plan, &result, false, wanted);
+    for (int i = -1; i < OP_OTHERS; i++) {
+        struct device *device = i < 0 ? bench->device : bench->others[i];
+        if (!device)
+            continue;
+        step_spans(bench, device, args, &plan, &result, true, got);
+        for (int array = 0; array < N_ARRAYS; array++) {
+            if (memcmp(got[array], wanted[array], array_bytes(&types, array)) != 0)
+                fail_msg("%s, %s moments, case %d: array %d has other bits than by optimizer_step",
+                         optimizer->name, dtype_name(state_type), k, array);
+            free(got[array]);
+        }
     }
+    for (int array = 0; array < N_ARRAYS; array++)
+        free(wanted[array]);
 }
 
 void check_optimizer_spans(struct op_bench *bench) {
