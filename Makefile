@@ -8,8 +8,8 @@
 #   make VARIANT=cpu build/cpu/train    the release program without CUDA, beside the one with it
 #   make VARIANT=fuzz CC=clang fuzz    fuzzers of the readers of untrusted files (tests/fuzz), in build/fuzz-clang
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
-# Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, zlib, zstd, hwloc, libmicrohttpd,
-# libedit, an MPI; cmocka for the tests.
+# Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, libsodium, zlib, zstd, hwloc,
+# libmicrohttpd, libedit, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu. CUDA is built if nvcc is found (PATH or CUDA_HOME).
 
 .DEFAULT_GOAL := train
@@ -35,7 +35,7 @@ CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS += -std=c17 $(DEBUG) $(warnings) -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
 # oneDNN comes with an OpenMP library, which kernels/cpu/onednn.c keeps to one thread.
 LDFLAGS += -fopenmp
-LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lz -lzstd -lhwloc -lmicrohttpd -ledit -lm -lpthread -ldl
+LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lsodium -lz -lzstd -lhwloc -lmicrohttpd -ledit -lm -lpthread -ldl
 
 # Flags come from MPI's compiler wrapper. Its headers are system headers, so that they cause no warnings.
 MPICC ?= mpicc

@@ -40,10 +40,10 @@ static const struct command command_completion = {
 };
 
 static const struct command *const commands[] = {
-    &command_train, &command_check,    &command_plan,           &command_options, &command_generate,
-    &command_eval,  &command_tokenize, &command_tokenizer,      &command_inspect, &command_checkpoint,
-    &command_bench, &command_devices,  &command_from_deepspeed, &command_report,  &command_runs,
-    &command_serve, &command_export,   &command_completion,     &command_help,
+    &command_train, &command_check,    &command_plan,           &command_options,    &command_generate,
+    &command_eval,  &command_tokenize, &command_tokenizer,      &command_inspect,    &command_checkpoint,
+    &command_bench, &command_devices,  &command_from_deepspeed, &command_report,     &command_runs,
+    &command_serve, &command_export,   &command_audit,          &command_completion, &command_help,
 };
 static const struct command_list list = {commands, sizeof commands / sizeof *commands, &command_train};
 

@@ -55,6 +55,8 @@ int status_exit_code(enum status status) {
     case STATUS_INVALID:
     case STATUS_UNSUPPORTED:
         return 2;
+    case STATUS_UNDECIDED:
+        return 3;
     case STATUS_FAILED:
         return 1;
     }

@@ -14,6 +14,7 @@ enum status {
     STATUS_STOPPED,     // stopped by a signal (exit code 128 + signal) or a closed output pipe (exit code 0)
     STATUS_INVALID,     // wrong input: configuration, arguments or input files (exit code 2)
     STATUS_UNSUPPORTED, // this machine or this build cannot do what was requested (exit code 2)
+    STATUS_UNDECIDED,   // what was to be proved is neither proved nor disproved (exit code 3)
     STATUS_FAILED,      // the environment failed: I/O, memory or a library (exit code 1)
 };
 

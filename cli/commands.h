@@ -22,5 +22,6 @@ extern const struct command command_tokenizer;
 extern const struct command command_from_deepspeed;
 extern const struct command command_report;
 extern const struct command command_runs;
+extern const struct command command_audit;
 
 #endif

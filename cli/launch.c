@@ -24,6 +24,7 @@ enum { NO_LAUNCHER = 127 }; // what a shell returns for a command that it does n
 static const char ranks_variable[] = "ZERO_LAUNCHED_RANKS";
 
 int launch_exit_code = 0;
+int64_t launch_ranks = 0;
 
 int launch_n_ranks(void) {
     const char *n = getenv(ranks_variable);
@@ -108,12 +109,10 @@ static enum status run_launcher(char **words, int *exit_code) {
     return STATUS_OK;
 }
 
-enum status launch_ranks(int n, int argc, char **argv, int *exit_code) {
-    char number[16], program[4096];
+//   words   (n_words) the command's name and its arguments
+static enum status launch(int64_t n, int n_words, char **command, int *exit_code) {
+    char number[16], program[4096], option[] = "-n";
     const char *sign = comm_launcher_sign();
-    *exit_code = -1;
-    if (n < 1 || n > LAUNCH_MOST_RANKS)
-        return FAIL(STATUS_INVALID, "--ranks is %d, expected from 1 to %d", n, LAUNCH_MOST_RANKS);
     if (sign)
         return FAIL(
             STATUS_INVALID,
@@ -126,12 +125,39 @@ enum status launch_ranks(int n, int argc, char **argv, int *exit_code) {
     if (length < 0)
         return FAIL(STATUS_FAILED, "cannot read /proc/self/exe, the program to start: %s", strerror(errno));
     program[length] = 0;
-    snprintf(number, sizeof number, "%d", n);
-    char **words = allocate((size_t)argc + 5, sizeof *words);
-    char option[] = "-n";
+    snprintf(number, sizeof number, "%d", (int)n);
+    char **words = allocate((size_t)n_words + 5, sizeof *words);
     words[1] = option, words[2] = number, words[3] = program;
-    memcpy(words + 4, argv, (size_t)argc * sizeof *argv);
+    memcpy(words + 4, command, (size_t)n_words * sizeof *command);
     const enum status status = run_launcher(words, exit_code);
+    free(words);
+    return status;
+}
+
+// Only --ranks is taken out here. Other words that begin with "--" are the command's, or flags of other
+// trainers, for which config_read knows the options.
+enum status launch_command(const char *name, int n_args, char **args,
+                           enum status (*run)(int n_args, char **args)) {
+    static const struct arg flags[] = {LAUNCH_FLAG};
+    const size_t length = strlen(flags->name);
+    int n = 0, n_flags = 0, n_left, code = -1;
+    char **words = allocate(2 * (size_t)n_args + 1, sizeof *words), **given = words + n_args + 1;
+    words[0] = (char *)(uintptr_t)name;
+    for (int i = 0; i < n_args; i++) {
+        const bool is_flag = strncmp(args[i], flags->name, length) == 0 && strchr("=", args[i][length]);
+        if (!is_flag)
+            words[++n] = args[i];
+        else if ((given[n_flags++] = args[i])[length] == 0 && i + 1 < n_args)
+            given[n_flags++] = args[++i];
+    }
+    enum status status = args_parse(name, flags, 1, n_flags, given, NULL, 0, &n_left);
+    if (status == STATUS_OK && launch_ranks > 0 &&
+        n > 0) // without arguments, one process says what is missing
+        status = launch(launch_ranks, n + 1, words, &code);
+    if (status == STATUS_OK && code < 0)
+        status = run(n, words + 1);
+    else if (status == STATUS_OK)
+        launch_exit_code = code;
     free(words);
     return status;
 }

@@ -1,20 +1,15 @@
 // ./train CONFIG.json [section.key=value ...] [--ranks N]: trains a model.
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/launch.h"
+#include "cli/train.h"
 #include "cli/version.h"
 #include "trainer/trainer.h"
 
-static int64_t n_ranks = 0; // 0: not given
-
-static const struct arg flags[] = {
-    {"--ranks", ARG_INTEGER, &n_ranks, 1, LAUNCH_MOST_RANKS, "start N ranks on this machine"},
-};
+static const struct arg flags[] = {LAUNCH_FLAG};
 
 // Appends the command that resumes this run: the one that started it, without checkpoint.resume.
 static void add_command(struct text *line, int world, int n_args, char **args) {
@@ -30,9 +25,7 @@ static void add_command(struct text *line, int world, int n_args, char **args) {
         text_add(line, " --ranks %d", launched);
 }
 
-// Returns the options for comm_open.
-//   config   NULL: it could not be read. The defaults then suffice for all ranks to agree on the failure
-static struct comm_options comm_options_of(const struct config *config) {
+struct comm_options train_comm_options(const struct config *config) {
     static const enum comm_path paths[] = {[CONFIG_COMM_BACKEND_AUTO] = COMM_PATH_AUTO,
                                            [CONFIG_COMM_BACKEND_NCCL] = COMM_PATH_NCCL,
                                            [CONFIG_COMM_BACKEND_MPI] = COMM_PATH_HOST};
@@ -52,8 +45,10 @@ static enum status train_rank(int n_args, char **args) {
     struct config config;
     struct text command = {0};
     struct comm *comm = NULL;
+    if (n_args < 1)
+        return FAIL(STATUS_INVALID, "no configuration named; usage: train %s", command_train.synopsis);
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
-    const struct comm_options options = comm_options_of(status == STATUS_OK ? &config : NULL);
+    const struct comm_options options = train_comm_options(status == STATUS_OK ? &config : NULL);
     const enum status opened = comm_open(&options, &comm);
     status = status == STATUS_OK ? opened : status;
     if (comm && comm->rank > 0)
@@ -74,43 +69,8 @@ static enum status train_rank(int n_args, char **args) {
     return comm_close(comm, status);
 }
 
-// words: (n + 1) "train", the configuration and n - 1 overrides
-static enum status run_words(int n, char **words) {
-    if (n < 1)
-        return FAIL(STATUS_INVALID,
-                    "no configuration named; usage: train CONFIG.json [section.key=value ...] "
-                    "[--ranks N]");
-    int code = -1;
-    if (n_ranks > 0)
-        TRY(launch_ranks((int)n_ranks, n + 1, words, &code));
-    if (code < 0)
-        return train_rank(n, words + 1);
-    launch_exit_code = code;
-    return STATUS_OK;
-}
-
-// Only --ranks is taken out here. Other words that begin with "--" may be flags of other trainers, for which
-// config_read knows the options.
 static enum status run_train(int n_args, char **args) {
-    static const char flag[] = "--ranks";
-    const size_t length = sizeof flag - 1;
-    int n = 0, n_flags = 0, n_left;
-    char **words = allocate(2 * (size_t)n_args + 1, sizeof *words), **given = words + n_args + 1,
-         train[] = "train";
-    words[0] = train;
-    for (int i = 0; i < n_args; i++) {
-        const bool is_flag = strncmp(args[i], flag, length) == 0 && strchr("=", args[i][length]);
-        if (!is_flag)
-            words[++n] = args[i];
-        else if ((given[n_flags++] = args[i])[length] == 0 && i + 1 < n_args)
-            given[n_flags++] = args[++i];
-    }
-    enum status status =
-        args_parse("train", flags, sizeof flags / sizeof *flags, n_flags, given, NULL, 0, &n_left);
-    if (status == STATUS_OK)
-        status = run_words(n, words);
-    free(words);
-    return status;
+    return launch_command("train", n_args, args, train_rank);
 }
 
 const struct command command_train = {

@@ -6,6 +6,7 @@
 #include <hwloc.h>
 #include <microhttpd.h>
 #include <mpi.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -81,6 +82,7 @@ void version_print(void) {
     print_line("zlib", zlibVersion());
     print_line("zstd", ZSTD_versionString());
     print_xxhash();
+    print_line("libsodium", sodium_version_string());
     print_hwloc();
     print_line("libmicrohttpd", MHD_get_version());
     print_line("GPU architectures", cuda_device_architectures(buffer, sizeof buffer));

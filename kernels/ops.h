@@ -194,8 +194,8 @@ struct update_result {
 // With norm = sqrt(squares) / loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as
 // torch.nn.utils.clip_grad_norm_).
 // Determinism: the bits are equal on all devices. The losses of the logical ranks are added in double along a
-// binary tree over their numbers, ((0 + 1) + (2 + 3)) + ..., and the squares exactly. Loss j of a rank is that
-// of logical rank j * ranks + rank (zero/partition/logical.h).
+// binary tree over their numbers, ((0 + 1) + (2 + 3)) + ..., and the squares exactly. Loss j of a rank is
+// that of logical rank j * ranks + rank (zero/partition/logical.h).
 //
 // A rank's sums are words of 8 bytes: EXACT_WORDS of int64_t, the sum of the squares of the scaled gradients
 // (kernels/exact_sum.h), then n_losses of double.

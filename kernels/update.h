@@ -26,7 +26,8 @@ UPDATE_FUNCTION double update_sum_losses(const void *sums, int ranks, int n_loss
     double partial[UPDATE_MOST_DEPTH] = {0};
     int depth = 0;
     for (int i = 0; i < ranks * n_losses; i++) {
-        double sum = ((const double *)(update_squares_of(sums, n_losses, i % ranks) + EXACT_WORDS))[i / ranks];
+        double sum =
+            ((const double *)(update_squares_of(sums, n_losses, i % ranks) + EXACT_WORDS))[i / ranks];
         for (int filled = i; filled % 2 == 1; filled /= 2)
             sum = partial[--depth] + sum;
         partial[depth++] = sum;
@@ -69,9 +70,9 @@ UPDATE_FUNCTION struct update_result update_result_of(const struct update_plan *
 }
 
 UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_args *args) {
-    struct update_result result =
-        update_result_of(args->plan, args->max_norm, update_sum_losses(args->sums, args->ranks, args->n_losses),
-                         update_norm(args->sums, args->ranks, args->n_losses));
+    struct update_result result = update_result_of(args->plan, args->max_norm,
+                                                   update_sum_losses(args->sums, args->ranks, args->n_losses),
+                                                   update_norm(args->sums, args->ranks, args->n_losses));
     if (args->plan->is_ahead && args->result->skipped)
         result.skipped = args->result->skipped;
     return result;

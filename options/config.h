@@ -157,11 +157,10 @@ bool config_compute_type(const struct config *config, enum dtype *type);
 void config_set_micro_batch(struct config *config, int64_t size);
 // For a resumed run: continues with what `before`, the config of its checkpoint, decided, as far as `world`
 // ranks can. The config must be resolved.
-//   logical_ranks   of the checkpoint's run: kept if train.logical_ranks is 0, and with it the micro-batch
-//   size
-//                   if that is open
-//   batch size      kept if train_batch_size is "auto" and train.min_batch_size is not given, unless it is a
-//                   single micro-batch
+// The number of logical ranks is kept if train.logical_ranks is 0, and with it the micro-batch size if that
+// is open. The batch size is kept if train_batch_size is "auto" and train.min_batch_size is not given, unless
+// it is a single micro-batch.
+//   logical_ranks   of the checkpoint's run
 void config_resume_batch(struct config *config, const struct config *before, int64_t logical_ranks,
                          int world);
 // True if `world` ranks can compute the sums of a run with this number of logical ranks.

@@ -45,6 +45,8 @@ static const struct dependence dependences[] = {
     NEEDS("train.spike_window train.spike_threshold", "train.on_spike", "!off"),
     NEEDS("train.spike_window", "train.spike_threshold", "!0"),
     NEEDS("train.max_spikes", "train.on_spike", "skip"),
+    NEEDS("checkpoint.keep_every", "checkpoint.keep", "!0"),
+    NEEDS("run.audit_key", "run.audit_every", "!0"),
     NEEDS("train.ema.decay", "train.ema.type", "exponential"),
     NEEDS("eval.every eval.limit", "eval.tasks", "![]"),
     {"fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis fp16.min_loss_scale",

@@ -13,6 +13,7 @@ build_packages=(
   "libcjson-dev|cJSON: configuration files"
   "libutf8proc-dev|utf8proc: Unicode classes for the tokenizer"
   "libxxhash-dev|xxHash: checksums of checkpoints"
+  "libsodium-dev|libsodium: digests and signatures of ./train audit"
   "zlib1g-dev|zlib: texts packed with gzip"
   "libzstd-dev|libzstd: texts packed with zstd"
   "libhwloc-dev|hwloc: NUMA nodes of the machine"

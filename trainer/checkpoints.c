@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "options/resume.h"
+#include "trainer/auditing.h"
 
 // ---- saving
 
@@ -28,14 +29,8 @@ static void prune(const struct run *run) {
     // Keep all checkpoints while steps are being skipped (fp16 overflow, spikes): if the run does not
     // recover, an older one is needed.
     if (run->state.loss_scale.consecutive == 0 && run->state.spikes.consecutive == 0)
-        checkpoint_prune(run->folder.checkpoints, run->config->checkpoint.keep, run->step, best_step);
-}
-
-// The kinds of states to save. The average is saved only once it includes an update.
-static struct checkpoint_kinds kinds_to_save(const struct run *run) {
-    struct checkpoint_kinds kinds = model_states_kinds(&run->engine.state);
-    kinds.has_average &= run->state.average.n > 0;
-    return kinds;
+        checkpoint_prune(run->folder.checkpoints, run->config->checkpoint.keep,
+                         run->config->checkpoint.keep_every, run->step, best_step);
 }
 
 enum status checkpoints_take_failure(struct run *run, struct text *reason) {
@@ -64,7 +59,7 @@ enum status checkpoints_save(struct run *run, const struct tokenizer *tokenizer,
                                                  .device = run->machine.device->arithmetic,
                                                  .fingerprint = run->machine.fingerprint,
                                                  .attention = run->attention,
-                                                 .kinds = kinds_to_save(run),
+                                                 .kinds = run_checkpoint_kinds(run),
                                                  .run = &run->state,
                                                  .source = model_states_source(&reader)};
     // A pending failure comes before one of the folder, because its message is already the status message.
@@ -110,6 +105,8 @@ static enum status check_resumed(struct run *run, struct training_data *data, co
     TRY(checkpoint_check_model(from, &run->params));
     TRY(training_data_check_resumed(data, from));
     const struct config_decided decided = {from->compute, from->attention.kernel, from->logical_ranks};
+    if (audit_repeats(run->audit)) // which options change here is the ledger's to say
+        return STATUS_OK;
     TRY(config_check_resume(&from->config, &decided, run->config, record_change, run));
     for (int i = n_before; i < run->state.n_changes; i++) {
         const struct run_change *change = &run->state.changes[i];
@@ -254,14 +251,6 @@ enum status checkpoints_load_states(struct run *run, struct checkpoint *from) {
     return status;
 }
 
-// True if gradients are reduced after every micro-batch, false if once per step. If a logical rank has one
-// micro-batch in every step of the run, both are the same, and the result is false.
-static bool reduces_every_micro_batch(const struct config *config, int64_t logical_ranks, int world) {
-    const bool may_have_several = config->train.gradient_accumulation_steps * world > logical_ranks ||
-                                  config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
-    return may_have_several && stage_reduces_every_micro_batch(config);
-}
-
 static void add_change(struct text *out, const char *format, int64_t before, int64_t now) {
     if (before == now)
         return;
@@ -273,8 +262,8 @@ static void add_change(struct text *out, const char *format, int64_t before, int
 // Nothing if its results are bitwise equal.
 static void add_changed_sums(const struct run *run, const struct checkpoint *from, struct text *out) {
     const struct config *before = &from->config, *now = run->config;
-    const bool was_every = reduces_every_micro_batch(before, from->logical_ranks, from->world),
-               is_every = reduces_every_micro_batch(now, now->logical_ranks, run->comm->world);
+    const bool was_every = stage_adds_micro_batches(before, from->logical_ranks, from->world),
+               is_every = stage_adds_micro_batches(now, now->logical_ranks, run->comm->world);
     add_change(out,
                run->machine.lacks_memory ? "%lld logical ranks before, %lld now, for lack of memory"
                                          : "%lld logical ranks before, %lld now",
@@ -292,7 +281,7 @@ static void add_changed_sums(const struct run *run, const struct checkpoint *fro
 enum status checkpoints_check_sums(const struct run *run, const struct checkpoint *resumed) {
     struct text changes = {0};
     enum status status = STATUS_OK;
-    if (!resumed || run->config->train.logical_ranks == 0 ||
+    if (!resumed || audit_repeats(run->audit) || run->config->train.logical_ranks == 0 ||
         resumed->logical_ranks != run->config->logical_ranks) // allowed by checkpoint.resume_with
         return STATUS_OK;
     add_changed_sums(run, resumed, &changes);

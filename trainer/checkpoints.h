@@ -28,8 +28,8 @@ enum status checkpoints_find(struct run *run, struct training_data *data,
 // Refuses a resumed run with train.logical_ranks whose sums would not be those of the run that it resumes:
 // STATUS_INVALID. Call it once the micro-batch size is known. STATUS_OK if `resumed` is NULL.
 enum status checkpoints_check_sums(const struct run *run, const struct checkpoint *resumed) MUST_CHECK;
-// Logs where the run resumes; nothing if `resumed` is NULL. If the ranks, stage, partition or micro-batch size
-// have changed, also logs whether results remain bitwise equal to those without the change.
+// Logs where the run resumes; nothing if `resumed` is NULL. If the ranks, stage, partition or micro-batch
+// size have changed, also logs whether results remain bitwise equal to those without the change.
 void checkpoints_describe_resumed(const struct run *run, const struct checkpoint *resumed);
 // Loads the weights, moments and averages of a checkpoint. Logs the tensors whose moments start at zero,
 // because they were frozen or had another optimizer rule. STATUS_INVALID: optimizer.betas[0] has changed,

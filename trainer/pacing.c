@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "trainer/auditing.h"
 
 #define FIRST           0.02 // fraction of train.max_minutes at which the first decision is due
 #define SECOND          0.2  // fraction at which the second decision is due
@@ -174,22 +175,32 @@ static void say_length(struct pacing *pacing, double step_s) {
         describe_warmup(pacing, decision->total);
 }
 
-void pacing_decide(struct pacing *pacing, const struct pacing_report *report) {
-    struct run *run = pacing->run;
-    const struct config *config = run->config;
-    struct pacing_decision *last = &run->state.pacing.decision;
-    if (config->train.max_minutes == 0 || run->step >= run->last_step ||
-        !pacing_is_due(last, config, run->step, report))
-        return;
+// Decides by the measurements.
+static struct pacing_decision decide(const struct pacing *pacing, const struct pacing_report *report) {
+    const struct run *run = pacing->run;
     struct pacing_evaluations evaluations = {.task_sequences = evaluator_tasks_sequences(pacing->evaluator)};
     evaluator_lengths(pacing->evaluator, &evaluations.sequences, &evaluations.final_sequences);
-    *last = (struct pacing_decision){
+    return (struct pacing_decision){
         .step = run->step,
-        .total = pacing_total(config, &run->batches, &evaluations, run->step, report),
-        .position = schedule_position(run->state.warmup_steps, last, run->step - 1),
+        .total = pacing_total(run->config, &run->batches, &evaluations, run->step, report),
+        .position = schedule_position(run->state.warmup_steps, &run->state.pacing.decision, run->step - 1),
         .spent_s = report->spent_s};
+}
+
+void pacing_decide(struct pacing *pacing, const struct pacing_report *report) {
+    struct run *run = pacing->run;
+    struct pacing_decision *last = &run->state.pacing.decision, now = {0}; // total 0: none is made
+    if (!audit_repeats_decision(run->audit, run->step, &now) && run->config->train.max_minutes > 0 &&
+        run->step < run->last_step && pacing_is_due(last, run->config, run->step, report)) {
+        now = decide(pacing, report);
+        audit_decision(run->audit, &now);
+    }
+    if (now.total == 0)
+        return;
+    *last = now;
     run->state.warmup_steps = schedule_warmup_of(run->state.warmup_steps, last->total);
     run->last_step = last->total;
+    audit_limit(run);
     pacing->sum_s = pacing->n_steps = 0;
     say_length(pacing, report->step_s);
 }

@@ -84,7 +84,8 @@ int64_t pacing_estimate_total(const struct pacing *pacing, int64_t done, double 
 void pacing_measure(struct pacing *pacing, int64_t step, double step_s);
 // This rank's measurements so far.
 struct pacing_report pacing_measured(const struct pacing *pacing);
-// After a step, decides on the length of the run, if a decision is due.
+// After a step, decides on the length of the run, if a decision is due. With a ledger (trainer/auditing.h),
+// repeats the decisions that it has.
 //   report   rank 0's report on all ranks, so that they decide alike
 void pacing_decide(struct pacing *pacing, const struct pacing_report *report);
 // Records the time that the run has taken, for a checkpoint. Call it before one is written.

@@ -27,6 +27,7 @@ struct machine {
     struct device_peak limits;
 };
 
+struct audit;
 struct run {
     // Fixed once setup is done.
     struct config *config;
@@ -46,6 +47,7 @@ struct run {
     int64_t saved_step;         // step of this run's newest checkpoint; -1: none
     struct batch_sizes batches; // batch size of each step
     struct run_state state;     // recorded in checkpoints
+    struct audit *audit;        // the run's ledger; NULL: none (trainer/auditing.h)
 
     // The first failure of a write that only this rank did, such as metrics. The ranks agree on it later.
     enum status pending;
@@ -134,6 +136,13 @@ static inline int64_t run_skipped(const struct run *run) {
 //   average   false: set them back to the latest weights, for training and saving
 MUST_CHECK static inline enum status run_show_average(struct run *run, bool average) {
     return average_show(&run->engine.state, &run->machine.stream, average && run->state.average.n > 0);
+}
+// The kinds of states that a checkpoint of the present step has. It has the average only once that includes
+// an update.
+static inline struct checkpoint_kinds run_checkpoint_kinds(const struct run *run) {
+    struct checkpoint_kinds kinds = model_states_kinds(&run->engine.state);
+    kinds.has_average &= run->state.average.n > 0;
+    return kinds;
 }
 // Returns the options that determine this rank's memory, as plans need them.
 static inline struct engine_options run_engine_options(const struct run *run) {

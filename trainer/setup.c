@@ -17,6 +17,7 @@
 #include "model/generate.h"
 #include "options/print.h"
 #include "options/resume.h"
+#include "trainer/auditing.h"
 #include "trainer/checkpoints.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/input_files.h"
@@ -327,9 +328,11 @@ static enum status load_state(struct setup *setup) {
     // clear_later comes second, so that a checkpoint that cannot be loaded leaves the folder unchanged.
     if (setup->resumed) {
         TRY(checkpoints_load_states(run, setup->resumed));
+        TRY(audit_begin(run->audit, setup->resumed));
         TRY(run_agree(run, clear_later(run)));
     } else {
         TRY(load_weights(setup));
+        TRY(audit_begin(run->audit, NULL));
     }
     close_sources(setup);
     return STATUS_OK;
@@ -469,6 +472,7 @@ static enum status set_up(struct setup *setup, bool *complete) {
     TRY(run_agree(run, try_folder(run)));
     TRY(checkpoints_find(run, &trainer->data, &setup->resumed));
     pacing_resume(&trainer->pacing, setup->resumed);
+    audit_limit(run);
     *complete = setup->resumed && run->step >= run->last_step;
     if (*complete)
         return STATUS_OK;
@@ -483,7 +487,8 @@ static enum status set_up(struct setup *setup, bool *complete) {
     TRY(machine_choose_attention(run, setup->resumed));
     TRY(machine_compare_bits(run, setup->resumed));
     TRY(machine_measure_rate(run));
-    TRY(run_agree(run, pacing_check_minutes(&trainer->pacing)));
+    if (!audit_repeats(run->audit)) // a repetition has the length of the run that it repeats
+        TRY(run_agree(run, pacing_check_minutes(&trainer->pacing)));
     TRY(run_agree(run, begin_folder(setup)));
     TRY(make_model(setup));
     describe_groups(run);
@@ -504,11 +509,13 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     return status;
 }
 
-struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm) {
+struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm,
+                            const struct audit_task *task) {
     struct trainer *trainer = allocate(1, sizeof *trainer);
     struct run *run = &trainer->run;
     trainer->command = command;
     *run = (struct run){.config = config, .comm = comm, .folder.lock = -1};
+    run->audit = audit_new(run, task);
     trainer->data.run = run;
     trainer->output.run = run;
     trainer->evaluator = (struct evaluator){.run = run, .data = &trainer->data, .output = &trainer->output};
@@ -535,6 +542,7 @@ void trainer_delete(struct trainer *trainer) {
     evaluator_free(&trainer->evaluator);
     training_data_free(&trainer->data);
     run_state_free(&run->state);
+    audit_delete(run->audit);
     params_free(&run->params);
     run_folder_close(&run->folder);
     log_close_file();

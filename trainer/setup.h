@@ -3,6 +3,7 @@
 #ifndef ZERO_TRAINER_SETUP_H
 #define ZERO_TRAINER_SETUP_H
 
+#include "trainer/auditing.h"
 #include "trainer/evaluation.h"
 #include "trainer/pacing.h"
 #include "trainer/run_output.h"
@@ -19,8 +20,9 @@ struct trainer {
     struct steps steps;
 };
 
-// Takes the arguments of trainer_run. Free with trainer_delete.
-struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm);
+// Takes the arguments of trainer_run and trainer_repeat; `task` may be NULL. Free with trainer_delete.
+struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm,
+                            const struct audit_task *task);
 // Does everything before the first step. Collective.
 //   complete   [out] true if the resumed run has done all its steps. Setup then ends early: it opens neither
 //              devices nor data

@@ -22,8 +22,8 @@
 //
 // The window leaves out the step just before the judged step. So where the device decides whether an update
 // happens (kernels/ops.h: update_decide), the host can issue a step before it knows the result of the
-// previous one. The limits are the same where the host decides. The figures are bitwise equal on all ranks, so
-// all ranks come to the same decision.
+// previous one. The limits are the same where the host decides. The figures are bitwise equal on all ranks,
+// so all ranks come to the same decision.
 
 #define SPIKE_FEWEST     20 // with fewer steps in the window, nothing is a spike
 #define SPIKE_FLOOR_LOSS 0.01

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "kernels/update.h"
+#include "trainer/auditing.h"
 #include "trainer/machine.h"
 #include "zero/comm/sum_tree.h"
 #include "zero/optimizer/noise_probe.h"
@@ -44,6 +45,8 @@ static enum status next_batch(struct steps *steps, int64_t i, const struct logic
     enum status status = *batch_status;
     if (status == STATUS_OK)
         status = loader_batch(steps->data->train, data_step(run), (int)run_first_row(run, at), batch);
+    if (status == STATUS_OK)
+        audit_batch(run->audit, run_first_row(run, at), batch);
     profile_end(steps->output->profiler.profile, (struct operation_cost){0});
     if (i > 0) {
         *batch_status = status;
@@ -486,6 +489,7 @@ enum status steps_issue(struct steps *steps) {
     TRY(gather_reports(steps, &report, &step->now, &reports));
     if (!reports.whole)
         return give_up_step(steps, batch_status);
+    TRY(audit_data(run->audit, &step->data));
     TRY(issue_update(steps, step, reports.loss_sum));
     measure_traffic(steps, &before, &step->now);
     steps->n_issued++;
@@ -614,6 +618,13 @@ static enum status finish_step(struct steps *steps) {
     pacing_measure(steps->pacing, now->step - 1, seconds);
     if (!run_leads(run))
         return STATUS_OK;
+    const struct ledger_step ledger_step = {now->step,
+                                            step->data,
+                                            {[LEDGER_LR] = now->lr,
+                                             [LEDGER_LOSS] = now->loss,
+                                             [LEDGER_NORM] = now->grad_norm,
+                                             [LEDGER_LOSS_SCALE] = now->loss_scale}};
+    run_fail_later(run, audit_step(run->audit, &ledger_step));
     measure_memory(steps, now);
     count_sources(steps, now);
     now->total = pacing_estimate_total(steps->pacing, now->step, seconds);

@@ -6,6 +6,7 @@
 #ifndef ZERO_TRAINER_STEPS_H
 #define ZERO_TRAINER_STEPS_H
 
+#include "base/digest.h"
 #include "trainer/pacing.h"
 #include "trainer/run_output.h"
 #include "trainer/spikes.h"
@@ -18,6 +19,7 @@ struct issued_step {
     struct average_record average; // record of the weights' average after the step, if it is not skipped
     struct spike_limits limits;    // above these, its loss or gradient norm is a spike
     int64_t batch_size;            // sequences, over all ranks
+    struct digest data;            // of its token rows, if the run has a ledger
     double weighted_targets;       // sum of the weights of the step's targets, over all ranks
     // For the noise scale: the sum of squares of the gradients of a logical rank's first micro-batch, mean
     // over logical ranks. -1: not measured in this step.

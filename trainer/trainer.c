@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "trainer/auditing.h"
 #include "trainer/checkpoints.h"
 #include "trainer/setup.h"
 
@@ -24,7 +25,13 @@ static enum status sample(struct trainer *trainer) {
     return evaluator_sample(&trainer->evaluator);
 }
 
+static enum status audit(struct trainer *trainer) {
+    return audit_state(trainer->run.audit);
+}
+
+// The ledger's entry comes first: if the run is killed between the two, its steps are repeated and compared.
 static enum status save(struct trainer *trainer) {
+    TRY(audit(trainer));
     pacing_record_spent(&trainer->pacing);
     return checkpoints_save(&trainer->run, trainer->data.tokenizer, &trainer->evaluator.latest);
 }
@@ -60,9 +67,11 @@ static enum status after_step(struct trainer *trainer) {
                has_tasks = trainer->evaluator.tasks.list.n > 0,
                evaluates = has_val && due(config->train.eval_every, step),
                evaluates_tasks = has_tasks && due(config->eval.every, step),
-               samples = due(config->train.sample_every, step), saves = due(config->checkpoint.every, step),
+               samples = due(config->train.sample_every, step), audits = audit_is_due(run->audit, step),
+               saves = audit_repeats(run->audit) ? last && audit_saves(run->audit)
+                                                 : last || due(config->checkpoint.every, step),
                profiled = profiler_is_full(&output->profiler);
-    if (!(last || evaluates || evaluates_tasks || samples || saves || profiled))
+    if (!(last || evaluates || evaluates_tasks || samples || audits || saves || profiled))
         return STATUS_OK;
     TRY(steps_finish(&trainer->steps, 0));
     // With keep_best, the last step is always evaluated: the loss decides whether its checkpoint is the best.
@@ -72,7 +81,9 @@ static enum status after_step(struct trainer *trainer) {
         TRY(between_steps(trainer, "tasks", evaluate_tasks, NULL));
     if (samples)
         TRY(between_steps(trainer, "printed sample", sample, &trainer->pacing.sample_s));
-    if (saves || last)
+    if (audits)
+        TRY(between_steps(trainer, "audit", audit, NULL));
+    if (saves)
         TRY(between_steps(trainer, "checkpoint", save, &trainer->pacing.save_s));
     if (profiled || last)
         TRY(run_output_end_profile(output));
@@ -96,7 +107,7 @@ static enum status after_step(struct trainer *trainer) {
 static enum status save_progress(struct trainer *trainer, enum status failure) {
     struct run *run = &trainer->run;
     struct text reason = {0};
-    if (!run->can_save)
+    if (!run->can_save || audit_repeats(run->audit))
         return failure;
     if (steps_finish(&trainer->steps, 0) != STATUS_OK || run->saved_step == run->step)
         return failure;
@@ -121,10 +132,11 @@ static enum status stop(struct trainer *trainer) {
     TRY(steps_finish(&trainer->steps, 0));
     log_live_end();
     progress_between(&trainer->output.progress, NULL, clock_monotonic_s());
-    if (run->saved_step != run->step)
+    if (run->saved_step != run->step && !audit_repeats(run->audit))
         TRY(between_steps(trainer, "checkpoint", save, NULL));
     TRY(run_output_end_profile(&trainer->output));
     spikes_log(&run->state.spikes);
+    audit_log_head(run->audit);
     char total[32];
     log_info("stopped after step %lld%s; resume with: %s", (long long)run->step,
              run_of_total(run, total, sizeof total), trainer->command);
@@ -158,6 +170,7 @@ static void log_done(const struct trainer *trainer, int64_t n_steps, double seco
              text_duration(duration, sizeof duration, seconds), run->folder.path);
     training_data_log_drawn(&trainer->data);
     spikes_log(&run->state.spikes);
+    audit_log_head(run->audit);
     if (trainer->output.progress.has_last)
         metrics_log_measured(&trainer->output.progress.last, run->comm->world);
 }
@@ -200,19 +213,29 @@ static enum status agree_on_signal(struct comm *comm) {
     return status == STATUS_OK ? STATUS_STOPPED : status;
 }
 
-enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
+enum status trainer_repeat(struct config *config, const char *command, struct comm *comm,
+                           const struct audit_task *task) {
     bool complete = false;
     signals_catch();
-    struct trainer *trainer = trainer_new(config, command, comm);
+    struct trainer *trainer = trainer_new(config, command, comm, task);
     enum status status = trainer_setup(trainer, &complete);
     if (status == STATUS_OK && complete)
         log_complete(&trainer->run);
     else if (status == STATUS_OK)
         status = train(trainer);
+    if (status == STATUS_OK && task && trainer->run.step < task->until)
+        status =
+            FAIL(STATUS_FAILED,
+                 "step %lld differs: the run, as it was configured, ends before it, but its ledger goes on",
+                 (long long)trainer->run.step + 1);
     if (status == STATUS_STOPPED)
         status = agree_on_signal(comm);
     log_live_end();
     run_output_end_session(&trainer->output, status);
     trainer_delete(trainer);
     return status;
+}
+
+enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
+    return trainer_repeat(config, command, comm, NULL);
 }

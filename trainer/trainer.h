@@ -12,5 +12,13 @@
 //   command   the command line that resumes the run, for messages
 // Collective: all ranks of `comm` call it and get the same status.
 enum status trainer_run(struct config *config, const char *command, struct comm *comm) MUST_CHECK;
+struct audit_task;
+// Repeats steps of another run, from a checkpoint or its initial weights, and compares them with its ledger
+// (trainer/auditing.h). Writes nothing but to run.dir, a folder of its own. The other arguments are as above.
+//   task   NULL: as trainer_run
+// STATUS_FAILED: a step differs; the message names it and what differs. STATUS_UNDECIDED: this machine rounds
+// otherwise.
+enum status trainer_repeat(struct config *config, const char *command, struct comm *comm,
+                           const struct audit_task *task) MUST_CHECK;
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "options/print.h"
+#include "trainer/auditing.h"
 #include "trainer/data/sources.h"
 #include "trainer/plan/model_sizes.h"
 
@@ -259,6 +260,9 @@ static enum status take_changed_data(struct training_data *data, const struct id
     const long long step = run->step;
     struct text difference = {0};
     enum status status = STATUS_OK;
+    if (audit_repeats(run->audit) &&
+        !run->config->checkpoint.accept_new_data) // the ledger has digests of rows
+        return STATUS_OK;
     add_difference(&run->state.data.train, now, &difference);
     if (!run->config->checkpoint.accept_new_data)
         status = FAIL(STATUS_INVALID,

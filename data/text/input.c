@@ -81,7 +81,8 @@ static enum status open_unpacker(struct text_input *input) {
     const enum file_kind kind = file_kind_of(input->block, input->n);
     if (kind == FILE_KIND_GZIP) {
         input->in_gzip = inflateInit2(&input->gzip, 16 + MAX_WBITS) == Z_OK; // 16: expect a gzip header
-        return input->in_gzip ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while unpacking %s", input->name);
+        return input->in_gzip ? STATUS_OK
+                              : FAIL(STATUS_FAILED, "out of memory while unpacking %s", input->name);
     }
     if (kind == FILE_KIND_ZSTD) {
         input->zstd = ZSTD_createDStream();

@@ -25,7 +25,7 @@ class Help(CommandCase):
         number = r'zero\.c \d+\.\d+\.\d+'
         self.assertRegex(first, number + r' \((commit [0-9a-f]{12}(-dirty)?|unknown commit)\)$')
         described = dict(re.split(r'  +', line, maxsplit=1) for line in lines)
-        for name in 'oneDNN', 'MPI', 'cJSON', 'utf8proc', 'zlib', 'zstd', 'xxHash', 'hwloc', 'libmicrohttpd':
+        for name in 'oneDNN', 'MPI', 'cJSON', 'utf8proc', 'zlib', 'zstd', 'xxHash', 'libsodium', 'hwloc', 'libmicrohttpd':
             self.assertRegex(described[name], r'\d+\.\d+', name)
         self.assertRegex(described['compiler'], r'gcc|[Cc]lang')
         self.assertRegex(described['GPU architectures'], r'^(none: built .*|\d+\.\d( \d+\.\d)*)$')

@@ -83,6 +83,7 @@ OPTIONS = {
     'train.micro_batch_size': (1, 'plan'),
     'train.gradient_accumulation_steps': (2, 'plan', {'train': {'micro_batch_size': 0}}),
     'train.train_batch_size': (8, 'metrics'),
+    'train.logical_ranks': (2, 'metrics'),
     'train.batch_size_schedule': ([[0, 4], [1, 8]], 'metrics'),
     'train.noise_scale_every': (1, 'metrics'),
     'train.min_batch_size': (4, 'metrics', GROWING),
@@ -147,12 +148,15 @@ OPTIONS = {
     'scheduler.decay_ratio': (0.9, 'metrics', {'scheduler': {'type': 'warmup-stable-decay'}}),
     'checkpoint.every': (1, 'files'),
     'checkpoint.keep': (1, 'files', EVERY_STEP),
+    'checkpoint.keep_every': (2, 'files', {'checkpoint': {'every': 1, 'keep': 1, 'keep_best': False}}),
     'checkpoint.keep_best': (False, 'files'),
     'checkpoint.resume': ('never', 'again'),
     'checkpoint.resume_with': ('optimizer.lr', 'again lr'),
     'checkpoint.accept_new_data': (True, 'again data'),
     'run.dir': ('elsewhere', 'files'),
     'run.log_every': (2, '/step .*loss'),
+    'run.audit_every': (1, 'files'),
+    'run.audit_key': ('run/key', 'files', {'run': {'audit_every': 1}}),
     'run.profile': (True, 'files'),
     'run.debug_sync': (False, GPU),
     'run.hang_timeout_s': (60, RANKS),
@@ -289,7 +293,7 @@ class EveryOption(CommandCase):
 ANY_STAGE = {f'zero_optimization.stage3_{name}' for name in ('param_persistence_threshold', 'prefetch_bucket_size')}
 ACCEPTED = {'model.init_from', 'train.max_minutes', 'data.val', 'train.gradient_accumulation_steps', 'train.gradient_clipping', 'train.sample_every',
             'train.on_spike', 'train.spike_window', 'train.spike_threshold', 'eval.tasks', 'zero_optimization.overlap_comm',
-            'checkpoint.keep', 'train.max_batch_size', *ANY_STAGE, 'model.embedding_skip', 'data.mask_documents', 'model.rope_scaling.rope_type', 'model.activation'}
+            'checkpoint.keep', 'checkpoint.keep_every', 'train.max_batch_size', *ANY_STAGE, 'model.embedding_skip', 'data.mask_documents', 'model.rope_scaling.rope_type', 'model.activation'}
 
 
 class Unused(CommandCase):

@@ -451,22 +451,6 @@ class Fit(CommandCase):
         cases = self.fit(big, '--device-memory', '80G', '--host-memory', '64G', '--ranks', '1,64')
         self.assertEqual([bool(case['proposals']) for case in cases], [False, True])
 
-    def test_logical_ranks(self):
-        """Runs of several logical ranks per rank match their plan: partial sums of gradients, and one reduction for each."""
-        config = self.tiny_config(train={'max_steps': 2, 'train_batch_size': 16, 'logical_ranks': 4})
-        alone, two, three, four = self.plan(config, '--ranks', '1,2,3,4')['plans']
-        self.assertIn('which 3 ranks cannot compute', three['refused'])
-        self.check_run([], config, alone)
-        if shutil.which('mpirun') and not harness.SANITIZERS:
-            self.check_run(['mpirun', '--oversubscribe', '-n', '2'], config, two)
-        sent = [[stage['sends']['reduce_scatter']['bytes'] for stage in plan['stages']] for plan in (two, four)]
-        for stage in range(4):  # of all ranks
-            self.assertLessEqual(2 * sent[0][stage], 4 * sent[1][stage])
-        kept = self.plan(config, '--ranks', '2', 'train.logical_ranks=2')['plans'][0]
-        P = self.plan(config)['elements']
-        self.assertEqual([stage['bytes']['grads'] - before['bytes']['grads'] for stage, before in zip(two['stages'], kept['stages'])],
-                         [4 * P // 2] * 4)
-
     def test_ranks_that_the_batch_does_not_divide_by(self):
         config = self.tiny_config(train={'train_batch_size': 8})
         one, three = self.fit(config, '--ranks', '1,3')

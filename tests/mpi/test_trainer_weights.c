@@ -67,7 +67,7 @@ static enum status run_steps(struct trainer *trainer, struct figures *figures) {
 // Takes the first steps of a run whose data.train is weighed.
 static enum status train_on(struct comm *with, struct config *config, weighing *weigh,
                             struct figures *figures) {
-    struct trainer *trainer = trainer_new(config, "./train", with);
+    struct trainer *trainer = trainer_new(config, "./train", with, NULL);
     struct loader *weighted = NULL;
     bool complete;
     enum status status = trainer_setup(trainer, &complete);

@@ -88,11 +88,12 @@ char *checkpoint_path(const char *checkpoints_folder, int64_t step);
 bool checkpoint_is_folder(const char *path);
 bool checkpoint_holds_steps(const char *path);
 
-// Among the checkpoints up to `step`, keeps the `keep` newest and the one of step `best` (-1: none), and
-// removes the rest. keep 0 removes none. A checkpoint is renamed before it is removed, so that readers find
-// it complete or absent, even if this process is killed. If one cannot be removed, logs a warning; the next
-// call tries again.
-void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best);
+// Among the checkpoints up to `step`, keeps the `keep` newest, those whose step is a multiple of keep_every
+// (0: none), and the one of step `best` (-1: none), and removes the rest. keep 0 removes none. A checkpoint
+// is renamed before it is removed, so that readers find it complete or absent, even if this process is
+// killed. If one cannot be removed, logs a warning; the next call tries again.
+void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t keep_every, int64_t step,
+                      int64_t best);
 // After a failure to read a checkpoint: returns whether its folder is gone because its run has pruned it.
 bool checkpoint_is_gone(const char *path);
 // Maximum number of listings by a reader, which lists the folder again if a checkpoint is pruned meanwhile.

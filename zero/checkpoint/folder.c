@@ -350,7 +350,8 @@ static void remove_step(const char *checkpoints_folder, int64_t step) {
     free(path);
 }
 
-void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best) {
+void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t keep_every, int64_t step,
+                      int64_t best) {
     int64_t *steps = NULL;
     int n_steps = 0;
     if (keep <= 0)
@@ -365,7 +366,7 @@ void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step
     while (n_steps > 0 && steps[n_steps - 1] > step)
         n_steps--;
     for (int i = 0; i < n_steps - keep; i++)
-        if (steps[i] != best)
+        if (steps[i] != best && (keep_every == 0 || steps[i] % keep_every != 0))
             remove_step(checkpoints_folder, steps[i]);
     free(steps);
 }

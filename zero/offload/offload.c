@@ -36,7 +36,8 @@ enum status offload_init(struct offload *offload, const struct stage *stage,
     if (!offload_is_on(offload))
         return STATUS_OK;
     size_t elements = placement->host.elements, chunk = elements < OFFLOAD_CHUNK ? elements : OFFLOAD_CHUNK;
-    TRY(partial_sums_init(&offload->to_host.on_host, stage, REGION_HOST, elements, "grads on the host", table));
+    TRY(partial_sums_init(&offload->to_host.on_host, stage, REGION_HOST, elements, "grads on the host",
+                          table));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
         if (offload_uses_staging(offload))
             TRY(region_add(table, REGION_COMMUNICATION, stage->device->place, DTYPE_F32,
@@ -144,8 +145,8 @@ static enum status send_unit(struct offload *offload, int unit) {
     const struct stage *stage = offload->stage;
     const struct owned_spans *owned = &stage->owned_trained;
     const struct placement *placement = offload->placement;
-    for (int i = owned->first[unit];
-         i < owned->first[unit + 1] && grads->last && !sums_squares_late(offload); i++)
+    for (int i = owned->first[unit]; i < owned->first[unit + 1] && grads->last && !sums_squares_late(offload);
+         i++)
         TRY(norm_add(offload->norm, &grads->stream, reduced_gradients_at(offload, &owned->spans[i]),
                      owned->spans[i].end - owned->spans[i].begin));
     TRY(event_record(&grads->summed, &grads->stream));
@@ -211,8 +212,8 @@ static enum status load(struct offload *offload, int unit) {
 }
 
 // True if gradients are sent to the host only after the last micro-batch, once gradients_finish has added up
-// and gathered them. This is the case in stage 0, because every rank updates every element there; but a single
-// rank that reduces once per step needs no all-gather. In stage 1 it is the case with partial sums.
+// and gathered them. This is the case in stage 0, because every rank updates every element there; but a
+// single rank that reduces once per step needs no all-gather. In stage 1 it is the case with partial sums.
 static bool sends_at_the_end(const struct offload *offload) {
     const struct stage *stage = offload->stage;
     return stage_shards_optimizer(stage->config)

@@ -20,8 +20,8 @@
 #define ZERO_ZERO_OFFLOAD_OFFLOAD_H
 
 #include "zero/offload/placement.h"
-#include "zero/partition/partial_sums.h"
 #include "zero/optimizer/rules/norm.h"
+#include "zero/partition/partial_sums.h"
 
 #define OFFLOAD_BUFFERS 2 // number of staging buffers, and of upload buffers; they are used in turn
 

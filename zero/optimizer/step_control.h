@@ -32,8 +32,8 @@ struct step_control {
     const struct stage *stage;
     int memory_region, sums_region, gathered_region, messages_region, losses_region;
     struct step_memory *memory;
-    // This rank's sums as update_decide needs them, in device memory: (EXACT_WORDS) squares of gradients, then
-    // (n_losses) losses, one for each logical rank that this rank computes.
+    // This rank's sums as update_decide needs them, in device memory: (EXACT_WORDS) squares of gradients,
+    // then (n_losses) losses, one for each logical rank that this rank computes.
     int64_t *sums;
     void *gathered;                // (world) every rank's sums, in device memory
     double *losses;                // (n_losses) a copy of the losses in host memory

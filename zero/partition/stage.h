@@ -60,6 +60,12 @@ static inline bool stage_may_accumulate(const struct config *config, const struc
     return config->train.gradient_accumulation_steps > logical_per_rank(logical) ||
            config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
 }
+// True if the run's sums over ranks are added up in order of micro-batches. Where a logical rank has one
+// micro-batch in every step, there is one order of sums in all stages, and the result is false.
+static inline bool stage_adds_micro_batches(const struct config *config, int64_t logical_ranks, int world) {
+    return stage_reduces_every_micro_batch(config) &&
+           stage_may_accumulate(config, &(struct logical){.n = (int)logical_ranks, .world = world});
+}
 
 struct stage_options {
     size_t reduce_bucket, allgather_bucket; // maximum number of elements per collective

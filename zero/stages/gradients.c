@@ -298,7 +298,8 @@ static enum status reduce_unit(struct gradients *gradients, struct stream *strea
     if (offload_uses_staging(gradients->offload))
         TRY(offload_staging(gradients->offload, stream, unit, &to));
     else
-        to = partial_sums_of(&gradients->sums, &gradients->at) + stage_unit_shard(&stage->owned_trained, unit);
+        to =
+            partial_sums_of(&gradients->sums, &gradients->at) + stage_unit_shard(&stage->owned_trained, unit);
     buffer->unit = -1;
     buffer->work = 0;
     for (int i = 0; i < buckets->n_calls; i++)

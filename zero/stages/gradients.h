@@ -12,9 +12,9 @@
 //                   adds several times has its own buffer. With tied embeddings this is the embeddings'
 //                   unit: backward adds to it first for the lm_head, and last for the embeddings.
 //
-// A rank that computes several logical ranks (zero/partition/logical.h) reduces the gradients of each into one
-// of several partial sums, which are sharded like the shard, and adds these up in the order of the tree over
-// all logical ranks.
+// A rank that computes several logical ranks (zero/partition/logical.h) reduces the gradients of each into
+// one of several partial sums, which are sharded like the shard, and adds these up in the order of the tree
+// over all logical ranks.
 //
 // With offload_optimizer, zero/offload/offload.h copies the sums to host memory, for the spans that the
 // host updates.
@@ -51,8 +51,8 @@ struct gradients {
     struct offload *offload;
     int whole_region;
     float *whole; // gradients of all units; NULL in stages 2 and 3
-    // The sums that this rank owns, if stage_reduces_to_shard; else zero. With offload_uses_staging, only those
-    // of the device's spans.
+    // The sums that this rank owns, if stage_reduces_to_shard; else zero. With offload_uses_staging, only
+    // those of the device's spans.
     struct partial_sums sums;
     // Addresses of the tensors' gradients; NULL: frozen. Stages 0 and 1: (n_params) in `whole`. Stages 2
     // and 3: (n_buffers, n_params) in each buffer.
@@ -66,7 +66,7 @@ struct gradients {
     struct buckets gather_buckets; // stage 0: gathers the sums on every rank
     int next_call;                 // stages 0 and 1: index of the next call of reduce_buckets to issue
     bool beta_zero; // this micro-batch's gradients overwrite the buffers (beta = 0); false: add to them
-    struct logical_micro_batch at; // this micro-batch
+    struct logical_micro_batch at;       // this micro-batch
     struct logical_micro_batch unfolded; // the last one after which partial_sums_fold is due; zero: none
 };
 

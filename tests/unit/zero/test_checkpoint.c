@@ -321,7 +321,7 @@ static void test_names_of_other_formats(void **state) {
         free(steps);
         assert_int_equal(newest(), 4);
         EXPECT_OK(checkpoint_set_aside_later(folder, 4));
-        checkpoint_prune(folder, 1, 4, -1);
+        checkpoint_prune(folder, 1, 0, 4, -1);
         assert_true(file_exists(to));
         EXPECT_OK(file_remove_tree(to));
     }
@@ -371,9 +371,9 @@ static void test_pruning_and_leftovers(void **state) {
     (void)state;
     for (int step = 1; step <= 5; step++)
         EXPECT_OK(write_step(step));
-    checkpoint_prune(folder, 0, 5, -1);
+    checkpoint_prune(folder, 0, 0, 5, -1);
     assert_int_equal(count_entries(), 5);
-    checkpoint_prune(folder, 2, 4, -1); // 5 is later than the current step, 4: not counted
+    checkpoint_prune(folder, 2, 0, 4, -1); // 5 is later than the current step, 4: not counted
     assert_int_equal(count_entries(), 3);
     EXPECT_OK(open_step(3));
     snprintf(path, sizeof path, "%s/.tmp-step-00000009/half", folder);
@@ -400,7 +400,7 @@ static void test_what_a_kill_left(void **state) {
     EXPECT_OK(file_remove_tree(path)); // half of it
     assert_int_equal(newest(), 3);
     EXPECT_OK(open_step(1));
-    checkpoint_prune(folder, 2, 3, -1);
+    checkpoint_prune(folder, 2, 0, 3, -1);
     assert_false(file_exists(removed));
     assert_int_equal(count_entries(), 2); // steps 1 and 3
     snprintf(replaced, sizeof replaced, "%s/.tmp-replaced-step-00000003", folder);
@@ -426,7 +426,7 @@ static void test_the_best_is_kept(void **state) {
         EXPECT_OK(write_step(step));
     checkpoint_name_best(folder, 2);
     assert_int_equal(checkpoint_find_best(folder), 2);
-    checkpoint_prune(folder, 2, 5, 2);
+    checkpoint_prune(folder, 2, 0, 5, 2);
     assert_int_equal(count_entries(), 4); // steps 2, 4 and 5, and the link
     assert_int_equal(newest(), 5);
     snprintf(path, sizeof path, "%s/best", folder);

@@ -30,7 +30,8 @@
 #define TURN_MS     1000     // time between the turns of two ranks to print a failure
 #define MOMENT_MS   200 // head start of rank 0 in printing, if ranks on two machines find a failure at once
 
-// What the watchdog knows about another rank that is reached by messages. Times are values of rank_state_now_ms.
+// What the watchdog knows about another rank that is reached by messages. Times are values of
+// rank_state_now_ms.
 struct watched {
     struct rank_report report;     // the last report received from it
     int64_t asked_ms, answered_ms; // when it was last asked, and when it last sent a report; 0: never

@@ -13,8 +13,8 @@
 struct norm {
     const struct stage *stage;
     int host_region;
-    int64_t *squares;      // (EXACT_WORDS) sum of this rank's squares, on the device
-    int64_t *host_squares; // its copy on the host
+    int64_t *squares;             // (EXACT_WORDS) sum of this rank's squares, on the device
+    int64_t *host_squares;        // its copy on the host
     int64_t of_host[EXACT_WORDS]; // sum of the squares that norm_add_host was called with
     bool is_begun;                // `squares` and of_host have a part of this step's sum
 };
