@@ -108,10 +108,11 @@ static enum status broadcast_text(struct comm *comm, const struct text *mine, st
     return comm_broadcast(comm, of_rank_0->data, length, 0);
 }
 
-// Checks that all ranks have the same config: each rank compares its own with rank 0's.
+// Checks that all ranks have the same config: each rank compares its own with rank 0's. Both are read from
+// text, which leaves out options that have no effect; those are refused later.
 static enum status check_same_config(struct run *run) {
     struct text json = {0}, text = {0};
-    struct config of_rank_0 = {0};
+    struct config mine = {0}, of_rank_0 = {0};
     if (run->comm->world == 1)
         return STATUS_OK;
     config_print(run->config, &json);
@@ -119,8 +120,11 @@ static enum status check_same_config(struct run *run) {
     if (status == STATUS_OK)
         status = config_parse(&of_rank_0, text.data, text.length, "rank 0's configuration");
     if (status == STATUS_OK)
-        status = config_check_same(run->config, &of_rank_0);
+        status = config_parse(&mine, json.data, json.length, run->config->source);
+    if (status == STATUS_OK)
+        status = config_check_same(&mine, &of_rank_0);
     status = run_agree(run, status);
+    config_free(&mine);
     config_free(&of_rank_0);
     text_free(&json);
     text_free(&text);

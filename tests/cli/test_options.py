@@ -335,6 +335,10 @@ class Unused(CommandCase):
         error = self.run_train(config, 'data.val_split=0', 'train.eval_every=5', 'run.dir=none', 'train.max_steps=1').error
         self.assertIn('there is no validation data, so these have no effect: train.eval_every;', error)
 
+    def test_on_several_ranks(self):
+        error = self.run_ranks(2, self.ranks_config(), 'scheduler.type=constant', 'scheduler.decay_steps=6', code=2).error
+        self.assertIn('scheduler.decay_steps is 6, but scheduler.type is constant', error)
+
     def test_nccl_on_the_cpu(self):
         self.refuses('check', self.tiny_config(), 'comm.backend=nccl', says=['comm.backend is "nccl", but device is cpu'])
         for device in 'cpu', 'auto':
