@@ -40,6 +40,7 @@ test_packages=(
   "clang|the second compiler"
   "libomp-dev|OpenMP for clang"
   "clang-format-14|the formatting check"
+  "iproute2|hosts made of network namespaces, for tests over links"
   "ccache|recompiles only what has changed"
 )
 

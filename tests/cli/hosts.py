@@ -32,11 +32,12 @@ KEEPALIVE = ('--mca', 'oob_tcp_keepalive_time', 3, '--mca', 'oob_tcp_keepalive_i
 def unavailable():
     """Why this machine cannot have hosts; empty if it can."""
     try:
-        script = 'ip link add name switch type bridge && ip link add name port type veth peer name eth0 && mount -t tmpfs none /tmp'
-        process = subprocess.run(['unshare', *NAMESPACES, 'sh', '-c', script], capture_output=True, text=True)
+        script = ('ip link add name switch type bridge; ip link add name port type veth peer name eth0; mount -t tmpfs none /tmp\n'
+                  'tc qdisc add dev eth0 root tbf rate 1gbit burst 128k latency 50ms; ls /dev/net/tun >/dev/null')
+        process = subprocess.run(['unshare', *NAMESPACES, 'sh', '-e', '-c', script], capture_output=True, text=True)
     except FileNotFoundError:
         return 'unshare (util-linux) is not installed'
-    return f'namespaces are not permitted here: {process.stderr.strip()}' if process.returncode else ''
+    return f'hosts need namespaces, iproute2 and TAP devices: {process.stderr.strip()}' if process.returncode else ''
 
 
 class Hosts:

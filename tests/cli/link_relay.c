@@ -99,7 +99,8 @@ int main(int n, char **words) {
         }
         const int64_t wait = next == INT64_MAX ? 1000000000 : next - now_ns();
         struct timespec timeout = {.tv_nsec = wait > 0 ? (long)(wait < 999999999 ? wait : 999999999) : 0};
-        struct pollfd ready[2] = {{.fd = ways[0].from, .events = POLLIN}, {.fd = ways[1].from, .events = POLLIN}};
+        struct pollfd ready[2] = {{.fd = ways[0].from, .events = POLLIN},
+                                  {.fd = ways[1].from, .events = POLLIN}};
         ppoll(ready, 2, &timeout, NULL);
     }
 }

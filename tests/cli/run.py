@@ -28,7 +28,8 @@ parser.add_argument('--full', action='store_true', help='the long settings of te
 parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)) + 2, help='worker processes')
 parser.add_argument('names', nargs='*')
 
-LONGEST = ('test_quickstart.Quickstart.test_from_a_clean_clone_to_samples_and_again',
+LONGEST = ('test_hosts.SameRun.test_every_stage', 'test_hosts.Disappearances.test_open_mpi',
+           'test_quickstart.Quickstart.test_from_a_clean_clone_to_samples_and_again',
            'test_export.OtherPrograms.test_families', 'test_random_faults.Faults.test_draws', 'test_docs.Commands.test_commands',
            'test_export.OtherPrograms.test_transformers', 'test_golden_optimizers.Published.test_scripts_write_the_committed_figures',
            'test_ranks.Together.test_memory_is_what_was_planned',

@@ -44,7 +44,7 @@ class HostCase(RankCase):
 
 class SameRun(HostCase):
     def test_two_hosts(self):
-        """The same bits as on one host, and what the log says. The bytes that cross the link are those planned."""
+        """The same bits as on one host. The bytes that cross the link are those planned."""
         arguments = 'zero_optimization.stage=0', 'train.max_steps=12'
         _, nothing = self.run_hosts(1, 4, 'one', *arguments)
         process, sent = self.run_hosts(2, 2, 'two', *arguments)
@@ -55,40 +55,35 @@ class SameRun(HostCase):
         self.assertGreater(sent, planned)
         self.assertLess(sent, 1.05 * planned + 200_000)  # connecting, comparing what all have; agreeing at each step
 
-    @staticmethod
-    def across(metrics, hosts, ranks):
-        """Bytes that the ranks of one host send to other hosts, where all ranks send as much: to each other rank alike."""
+    def across(self, metrics, hosts, ranks):
+        """Bytes that the ranks of one host send to other hosts, where every rank sends as much to each other rank (no Muon)."""
         for entry in metrics:
-            if entry['comm_bytes'] != entry['comm_planned_bytes']:
-                raise AssertionError(entry)
+            self.assertEqual(entry['comm_bytes'], entry['comm_planned_bytes'])
         return sum(entry['comm_bytes'] for entry in metrics) * ranks * ranks * (hosts - 1) // (hosts * ranks - 1)
 
     @unittest.skipUnless(harness.FULL, 'in the full run')
     def test_every_stage(self):
-        """On links of any quality, with any number of hosts; bytes within 2 % of those planned for the steps."""
+        """Two hosts, where bytes are within 2 % of those planned for the steps; and four hosts on slow, far and lossy links."""
         model = {'n_layer': 2, 'n_head': 4, 'n_embd': 128, 'vocab_size': 1024, 'n_positions': 32}
         config = self.config(model=model)
         write_shard(self.folder / 'tokens.bin', pseudo_random_tokens(4000, 1024))
-        links = {'plain': {}, 'slow': {'rate': '200mbit'}, 'far': {'delay_ms': 2}, 'lossy': {'delay_ms': 0.2, 'loss': 0.002}}
+        links = {'rate': '200mbit'}, {'delay_ms': 2}, {'delay_ms': 0.2, 'loss': 0.002}, {'rate': '1gbit', 'delay_ms': 0.5}
         worst = 1
-        for stage in range(4):
-            options = f'zero_optimization.stage={stage}', 'train.max_steps=12'
-            self.run_hosts(1, 4, f'one-{stage}', *options, config=config)
-            expected = self.result(f'one-{stage}')
-            self.assertEqual(expected, self.result('one-0'))
-            for name, link in links.items():
-                for hosts, ranks in ((2, 2), (4, 1)):
-                    with self.subTest(stage=stage, link=name, hosts=hosts):
-                        run = f'{name}-{stage}-{hosts}'
-                        _, sent = self.run_hosts(hosts, ranks, run, *options, config=config, **link)
-                        self.assertEqual(self.result(run), expected)
-                        if name in ('plain', 'slow'):  # a lossy link sends again
-                            # A shorter run shows what is sent before and after the steps.
-                            _, around = self.run_hosts(hosts, ranks, f'{run}-2', *options, 'train.max_steps=2', config=config, **link)
-                            planned = self.across(self.metrics(run)[2:], hosts, ranks)
-                            worst = max(worst, (sent - around) / planned)
-                            self.assertGreaterEqual(sent - around, planned)
-                            self.assertLess(sent - around, 1.02 * planned)
+        for stage, link in enumerate(links):
+            with self.subTest(stage=stage, link=link):
+                options = f'zero_optimization.stage={stage}', 'train.max_steps=12'
+                self.run_hosts(1, 4, f'one-{stage}', *options, config=config)
+                self.assertEqual(self.result(f'one-{stage}'), self.result('one-0'))
+                self.run_hosts(4, 1, f'four-{stage}', *options, config=config, **link)
+                self.assertEqual(self.result(f'four-{stage}'), self.result('one-0'))
+                _, sent = self.run_hosts(2, 2, f'two-{stage}', *options, config=config)
+                self.assertEqual(self.result(f'two-{stage}'), self.result('one-0'))
+                # A shorter run shows what is sent before and after the steps.
+                _, around = self.run_hosts(2, 2, f'short-{stage}', *options, 'train.max_steps=2', config=config)
+                planned = self.across(self.metrics(f'two-{stage}')[2:], 2, 2)
+                worst = max(worst, (sent - around) / planned)
+                self.assertGreaterEqual(sent - around, planned)
+                self.assertLess(sent - around, 1.02 * planned)
         print(f'bytes across: at most {worst:.4f} of those planned')
 
     @unittest.skipUnless(harness.FULL, 'in the full run')
