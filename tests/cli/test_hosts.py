@@ -87,6 +87,23 @@ class SameRun(HostCase):
         print(f'bytes across: at most {worst:.4f} of those planned')
 
     @unittest.skipUnless(harness.FULL, 'in the full run')
+    def test_a_link_that_comes_back(self):
+        """A link that is down for less than run.hang_timeout_s changes nothing."""
+        options = self.config(train={'max_steps': 200}), 'zero_optimization.stage=2'
+        self.run_ranks(4, *options, f'run.dir={self.folder / "one"}')
+        with Hosts(2, [self.folder]) as hosts:
+            process = hosts.mpirun(2, harness.TRAIN, *options, f'run.dir={self.folder / "two"}', folder=self.folder)
+            self.wait_for_steps(20, 'two')
+            hosts.link(1, False)
+            time.sleep(2)
+            done = len(self.metrics('two'))
+            time.sleep(1)
+            self.assertEqual(len(self.metrics('two')), done)
+            hosts.link(1, True)
+            self.finish(process, 0)
+        self.assertEqual(self.result('two'), self.result('one'))
+
+    @unittest.skipUnless(harness.FULL, 'in the full run')
     def test_a_run_folder_that_is_not_shared(self):
         process, _ = self.run_hosts(2, 1, 'run', private=[self.folder / 'run'], code=2)
         messages = [line for line in process.error.splitlines() if 'train: error:' in line]
@@ -115,10 +132,10 @@ def mpich_program():
 class Disappearance:
     """What happens to one of two hosts at a random moment. {host} and {ranks} in `message` are what the other side has lost."""
 
-    flags = ()                                    # of mpirun
-    ends = {'host0', 'host1', 'launcher'}         # what ends in time: the ranks of a host, the launcher
-    message = r'train: error: rank [{ranks}]: '   # what the launcher prints, if its host is left
-    ends_host = False                             # no process of the host is left
+    flags = ()                                   # of mpirun
+    ends = {'host0', 'host1', 'launcher'}        # what ends in time: the ranks of a host, the launcher
+    message = r'train: error: rank [{ranks}]: '  # what the launcher prints, if its host is left
+    ends_host = False                            # no process of the host is left
 
     def __init__(self, draw, hosts):
         self.hosts, self.host = hosts, draw.randrange(2)
