@@ -51,21 +51,17 @@ void audit_delete(struct audit *audit) {
 }
 
 enum status audit_read(struct comm *comm, const char *path, struct ledger *ledger) {
-    char *text = NULL;
-    uint64_t length = 0;
-    size_t bytes = 0;
+    struct text mine = {0}, text = {0};
     enum status status = STATUS_OK;
     if (comm->rank == 0 && file_exists(path))
-        status = file_read(path, LARGEST_LEDGER, &text, &bytes);
-    length = bytes;
-    TRY(comm_agree(comm, status));
-    TRY(comm_broadcast(comm, &length, sizeof length, 0));
-    if (!text)
-        text = allocate(1, length + 1);
-    status = comm_broadcast(comm, text, length, 0);
+        status = file_read(path, LARGEST_LEDGER, &mine.data, &mine.length);
+    status = comm_agree(comm, status);
     if (status == STATUS_OK)
-        status = comm_agree(comm, ledger_parse(ledger, path, text, length));
-    free(text);
+        status = comm_broadcast_text(comm, &mine, &text);
+    if (status == STATUS_OK)
+        status = comm_agree(comm, ledger_parse(ledger, path, text.data, text.length));
+    text_free(&mine);
+    text_free(&text);
     return status;
 }
 
@@ -115,7 +111,7 @@ static void add_options(const struct config *config, const struct config_decided
 
 // Appends everything that the run's bits depend on, but for the state, as a JSON object.
 static void print_bound(const struct run *run, struct text *out) {
-    const struct config_decided decided = {run->type, run->attention.kernel, run->config->logical_ranks};
+    const struct config_decided decided = run_decided(run);
     text_add(out, "{\"program\":");
     json_add_string(out, checkpoint_version());
     text_add(out, ",\"fingerprint\":\"%s\",\"data\":\"%016" PRIx64 "\",\"sums\":\"%s\",",
@@ -195,22 +191,16 @@ static struct digest digest_records(int64_t step, int64_t tokens, const struct r
     return digest_end(&stream);
 }
 
-static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
-                                   size_t end, float *out) {
-    return checkpoint_read_span(context, kind, unit, begin, end, out);
-}
-
 enum status audit_checkpoint(struct comm *comm, const struct checkpoint *checkpoint,
                              const struct data_record *data, struct ledger_state *state) {
-    const struct config_decided decided = {checkpoint->compute, checkpoint->attention.kernel,
-                                           checkpoint->logical_ranks};
+    const struct config_decided decided = run_decided_before(checkpoint);
     struct partition partition;
     partition_init(&partition, &checkpoint->params, PARTITION_EVEN, comm->world);
     struct state_digest of = {.comm = comm,
                               .params = &checkpoint->params,
                               .partition = &partition,
                               .kinds = checkpoint->kinds,
-                              .source = {.context = (void *)(uintptr_t)checkpoint, .read = read_checkpoint},
+                              .source = checkpoint_source_of(checkpoint),
                               .scratch = allocate(CHECKPOINT_CHUNK, sizeof *of.scratch)};
     const enum status status = state_digest_compute(&of, &state->root);
     state->step = checkpoint->step;
@@ -222,7 +212,7 @@ enum status audit_checkpoint(struct comm *comm, const struct checkpoint *checkpo
 }
 
 static enum status digest_state(struct run *run, struct ledger_state *state) {
-    const struct config_decided decided = {run->type, run->attention.kernel, run->config->logical_ranks};
+    const struct config_decided decided = run_decided(run);
     struct model_states *states = &run->engine.state;
     struct state_reader reader = {states, &run->machine.stream};
     const struct state_digest of = {.comm = run->comm,

@@ -104,7 +104,7 @@ static enum status check_resumed(struct run *run, struct training_data *data, co
     config_resume_batch(run->config, &from->config, from->logical_ranks, run->comm->world);
     TRY(checkpoint_check_model(from, &run->params));
     TRY(training_data_check_resumed(data, from));
-    const struct config_decided decided = {from->compute, from->attention.kernel, from->logical_ranks};
+    const struct config_decided decided = run_decided_before(from);
     if (audit_repeats(run->audit)) // which options change here is the ledger's to say
         return STATUS_OK;
     TRY(config_check_resume(&from->config, &decided, run->config, record_change, run));
@@ -230,14 +230,10 @@ static enum status check_states(const struct config *config, const struct checkp
     return STATUS_OK;
 }
 
-static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
-                                   size_t end, float *out) {
-    return checkpoint_read_span(context, kind, unit, begin, end, out);
-}
-
 enum status checkpoints_load_states(struct run *run, struct checkpoint *from) {
     struct optimizer_groups written_by = {0};
-    const struct checkpoint_source source = {from, read_checkpoint, from->kinds.has_average, &written_by};
+    struct checkpoint_source source = checkpoint_source_of(from);
+    source.written_by = &written_by;
     enum status status = optimizer_groups_init(&written_by, &from->config, &from->params);
     if (status == STATUS_OK)
         status = check_states(run->config, from);

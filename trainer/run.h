@@ -7,6 +7,7 @@
 
 #include "kernels/fingerprint.h"
 #include "kernels/region_memory.h"
+#include "options/resume.h"
 #include "trainer/output/run_folder.h"
 #include "trainer/schedule.h"
 #include "zero/checkpoint/checkpoint.h"
@@ -136,6 +137,13 @@ static inline int64_t run_skipped(const struct run *run) {
 //   average   false: set them back to the latest weights, for training and saving
 MUST_CHECK static inline enum status run_show_average(struct run *run, bool average) {
     return average_show(&run->engine.state, &run->machine.stream, average && run->state.average.n > 0);
+}
+// What the run, and the run of a checkpoint, decided for "auto".
+static inline struct config_decided run_decided(const struct run *run) {
+    return (struct config_decided){run->type, run->attention.kernel, run->config->logical_ranks};
+}
+static inline struct config_decided run_decided_before(const struct checkpoint *from) {
+    return (struct config_decided){from->compute, from->attention.kernel, from->logical_ranks};
 }
 // The kinds of states that a checkpoint of the present step has. It has the average only once that includes
 // an update.

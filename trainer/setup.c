@@ -98,16 +98,6 @@ static enum status resolve_config(struct setup *setup) {
 
 // ---- checks that the ranks agree
 
-// Sends `mine` of rank 0 to all ranks. Free *of_rank_0 with text_free.
-static enum status broadcast_text(struct comm *comm, const struct text *mine, struct text *of_rank_0) {
-    uint64_t length = mine->length;
-    TRY(comm_broadcast(comm, &length, sizeof length, 0));
-    *of_rank_0 = (struct text){allocate(1, length + 1), length, length + 1};
-    if (comm->rank == 0)
-        memcpy(of_rank_0->data, mine->data, length);
-    return comm_broadcast(comm, of_rank_0->data, length, 0);
-}
-
 // Checks that all ranks have the same config: each rank compares its own with rank 0's. Both are read from
 // text, which leaves out options that have no effect; those are refused later.
 static enum status check_same_config(struct run *run) {
@@ -116,7 +106,7 @@ static enum status check_same_config(struct run *run) {
     if (run->comm->world == 1)
         return STATUS_OK;
     config_print(run->config, &json);
-    enum status status = broadcast_text(run->comm, &json, &text);
+    enum status status = comm_broadcast_text(run->comm, &json, &text);
     if (status == STATUS_OK)
         status = config_parse(&of_rank_0, text.data, text.length, "rank 0's configuration");
     if (status == STATUS_OK)
@@ -155,7 +145,7 @@ static enum status check_same_files(struct setup *setup) {
     text_add(&mine, "%s\n", place);
     input_files_add_config(&mine, run->config);
     add_weights(&mine, &setup->weights);
-    enum status status = broadcast_text(run->comm, &mine, &of_rank_0);
+    enum status status = comm_broadcast_text(run->comm, &mine, &of_rank_0);
     if (status == STATUS_OK)
         status = run_agree(run, input_files_compare(&mine, &of_rank_0));
     text_free(&mine);

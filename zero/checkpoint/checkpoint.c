@@ -200,3 +200,14 @@ enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum check
     }
     return STATUS_OK;
 }
+
+static enum status read_source(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                               float *out) {
+    return checkpoint_read_span(context, kind, unit, begin, end, out);
+}
+
+struct checkpoint_source checkpoint_source_of(const struct checkpoint *checkpoint) {
+    return (struct checkpoint_source){.context = (void *)(uintptr_t)checkpoint,
+                                      .read = read_source,
+                                      .has_average = checkpoint->kinds.has_average};
+}

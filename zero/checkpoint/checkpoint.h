@@ -57,6 +57,8 @@ enum status checkpoint_check_model(const struct checkpoint *checkpoint,
 // Moments that a tensor does not have (struct checkpoint_kinds) read as zero.
 enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
                                  size_t begin, size_t end, float *out) MUST_CHECK;
+// The values of a checkpoint, which must stay open, by checkpoint_read_span. written_by is NULL.
+struct checkpoint_source checkpoint_source_of(const struct checkpoint *checkpoint);
 
 // ---- folders (folder.c)
 

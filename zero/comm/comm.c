@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/processors.h"
+#include "base/text.h"
 #include "kernels/ops.h"
 #include "kernels/profile.h"
 #include "zero/comm/backend.h"
@@ -411,6 +412,15 @@ enum status comm_sum(struct comm *comm, double *values, size_t n) {
         status = sum(comm, values + done, n - done < most ? n - done : most, all);
     free(all);
     return status;
+}
+
+enum status comm_broadcast_text(struct comm *comm, const struct text *mine, struct text *of_rank_0) {
+    uint64_t length = mine->length;
+    TRY(comm_broadcast(comm, &length, sizeof length, 0));
+    *of_rank_0 = (struct text){allocate(1, length + 1), length, length + 1};
+    if (comm->rank == 0 && length > 0)
+        memcpy(of_rank_0->data, mine->data, length);
+    return comm_broadcast(comm, of_rank_0->data, length, 0);
 }
 
 enum status comm_barrier(struct comm *comm) {

@@ -203,6 +203,12 @@ enum status comm_sum_leaves(struct comm *comm, const double *values, int per_ran
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
 // Copies `data` of rank `root` to `data` of all other ranks.
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;
+// Copies rank 0's text to all ranks.
+//   mine        used on rank 0
+//   of_rank_0   [out] on every rank. Free with text_free, also after a failure
+struct text;
+enum status comm_broadcast_text(struct comm *comm, const struct text *mine,
+                                struct text *of_rank_0) MUST_CHECK;
 // Returns once every rank has called it.
 enum status comm_barrier(struct comm *comm) MUST_CHECK;
 // Returns the worst status of all ranks, with the message of the lowest rank that has it. The message names

@@ -52,11 +52,6 @@ static void save(struct fixture *fixture) {
                                                              .source = model_states_source(&reader)}));
 }
 
-static enum status read_values(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
-                               float *out) {
-    return checkpoint_read_span(context, kind, unit, begin, end, out);
-}
-
 // The bytes of the file of rank 0, after an update from the checkpoint that must give the weights of `whole`.
 static uint64_t go_on(const char *json, const struct fixture *whole) {
     struct checkpoint *checkpoint;
@@ -66,9 +61,8 @@ static uint64_t go_on(const char *json, const struct fixture *whole) {
     EXPECT_OK(checkpoint_open(NULL, path, &checkpoint));
     free(path);
     fixture_open(&fixture, &sizes, json);
-    EXPECT_OK(model_states_load(&fixture.state, &fixture.stream,
-                                &(struct checkpoint_source){.context = checkpoint, .read = read_values},
-                                true));
+    const struct checkpoint_source source = checkpoint_source_of(checkpoint);
+    EXPECT_OK(model_states_load(&fixture.state, &fixture.stream, &source, true));
     update(&fixture, 3);
     assert_memory_equal(fixture.state.parameters.stored, whole->state.parameters.stored,
                         fixture.params.n_elements * sizeof(float));
